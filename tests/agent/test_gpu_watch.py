@@ -2,8 +2,9 @@
 
 import asyncio
 
-from stoker.agent.machine import GpuWatch
-from stoker.brain.domain.ids import GpuUuid
+from stoker.agent.machine import GpuWatch, describe
+from stoker.agent.settings import AgentSettings
+from stoker.brain.domain.ids import GpuUuid, NodeName
 from stoker.ports import GpuFault, ProbedGpu, ProbeResult
 from tests.agent.twins import on_virtual_time
 from tests.rig.sim_ports import Notes, SimClock
@@ -51,6 +52,20 @@ async def test_gpus_of_a_late_driver_are_offered_once_they_are_seen() -> None:
     assert offered == [2, 3]
     assert SimClock().mono() - 77.0 == 90.0
     assert len([line for line in notes.lines if "no driver" in line]) == 1
+
+
+@on_virtual_time
+async def test_a_node_whose_devices_cannot_be_read_says_why_and_takes_it_back_once_they_can() -> None:
+    lost = found("a", fault="is lost")
+    gpus, _ = watch(Driver(OSError("exit 18"), OSError("exit 18"), OSError("exit 9"), lost, found("a", "b")))
+    described = [describe_of(await gpus.look())]
+    await gpus.until_settled(SimClock(), 30.0, lambda better: described.append(describe_of(better)))
+    assert described == [(0, "nvidia-smi: exit 18"), (0, "nvidia-smi: exit 9"), (1, "GPU 3: is lost"), (2, "")]
+
+
+def describe_of(result: ProbeResult) -> tuple[int, str]:
+    inventory = describe(AgentSettings(), NodeName("n1"), "uid", result, "1.0").inventory
+    return len(inventory.gpus), inventory.gpu_fault
 
 
 @on_virtual_time

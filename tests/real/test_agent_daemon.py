@@ -168,12 +168,23 @@ def test_gpus_of_a_driver_that_comes_up_late_are_used(control: ControlProcess, t
     with agent:
         until(lambda: "agent_registered" in agent.output(), "registered without GPUs")
         assert "gpu_probe_failed" in agent.output()
+        assert "nvidia-smi" in control.ask("GET", "/api/v1/nodes/late")[1]["gpu_fault"]
         example = Path(__file__).resolve().parents[2] / "examples" / "local" / "fake-nvidia-smi"
         fake = tools / "nvidia-smi"
         fake.write_text(example.read_text())
         fake.chmod(0o755)
         until(lambda: control.ask("GET", "/api/v1/gpus")[1]["gpus"], "its GPUs are known")
         until_state(control, submit(control, "true", gpu_count=4), "succeeded")
+        assert control.ask("GET", "/api/v1/nodes/late")[1]["gpu_fault"] == ""
+    fake.write_text("#!/bin/sh\necho 'Failed to initialize NVML: Driver/library version mismatch'; exit 18\n")
+    with agent:
+        until(lambda: "exit 18" in control.ask("GET", "/api/v1/nodes/late")[1]["gpu_fault"], "the driver is broken")
+        waits = submit(control, "true", gpu_count=4)
+        until(
+            lambda: "gpus_unread" in str(control.ask("GET", f"/api/v1/jobs/{waits}")[1]["reason"]), "it waits for that"
+        )
+        fake.write_text(example.read_text())
+        until_state(control, waits, "succeeded")
 
 
 def test_with_jobs_end_with_agent_a_stop_ends_jobs_and_runner(control: ControlProcess, tmp_path: Path) -> None:

@@ -82,6 +82,48 @@ def test_a_gpu_cut_into_mig_instances_is_shown_as_a_fault_and_not_offered(binary
     assert "2 MIG instances" in result.faults[0].error
 
 
+def test_a_gpu_with_mig_switched_on_and_no_instances_is_no_whole_gpu(binary: Path) -> None:
+    modes = "\n".join(f"GPU-{n}aaaaaaa-0000-0000-0000-000000000000, {word}" for n, word in MODES)
+    write(binary, f'case "$*" in *mig.mode*) echo "{modes}";; *-L*) ;; *) echo "{FOUR}";; esac')
+    result = SmiProbe(str(binary), timeout_s=5).probe()
+    assert [gpu.index for gpu in result.gpus] == [0, 2, 3]
+    assert "MIG is on, with 0 MIG instances" in result.faults[0].error
+
+
+MODES = [(0, "Disabled"), (1, "Enabled"), (2, "[N/A]")]
+
+
+@pytest.mark.parametrize(
+    ("environ", "offered"),
+    [
+        ({}, [0, 1, 2, 3]),
+        ({"CUDA_VISIBLE_DEVICES": "1,3"}, [1, 3]),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-2aaaaaaa,0"}, [0, 2]),
+        ({"CUDA_VISIBLE_DEVICES": ""}, []),
+        ({"CUDA_VISIBLE_DEVICES": "MIG-aaaaaaaa"}, []),
+        ({"NVIDIA_VISIBLE_DEVICES": "all"}, [0, 1, 2, 3]),
+        ({"NVIDIA_VISIBLE_DEVICES": "void"}, []),
+        ({"NVIDIA_VISIBLE_DEVICES": "0,1"}, [0, 1]),
+        ({"NVIDIA_VISIBLE_DEVICES": "0,1", "CUDA_VISIBLE_DEVICES": "1,2"}, [1]),
+        # Only these four are left of eight: the container runtime has hidden the others and numbered ours from 0.
+        ({"NVIDIA_VISIBLE_DEVICES": "4,5,6,7"}, [0, 1, 2, 3]),
+    ],
+)
+def test_an_agent_offers_only_the_gpus_that_its_environment_shows_it(
+    binary: Path, environ: dict[str, str], offered: list[int]
+) -> None:
+    answering(binary, FOUR)
+    result = SmiProbe(str(binary), timeout_s=5, environ=environ).probe()
+    assert [gpu.index for gpu in result.gpus] == offered
+
+
+def test_a_broken_gpu_is_our_fault_only_where_one_of_ours_is_missing(binary: Path) -> None:
+    answering(binary, f"{FOUR}\nUnable to determine the device handle for GPU 0000:05:00.0: Unknown Error")
+    for visible, faults in (("0,1", 0), ("0,9", 1)):
+        probe = SmiProbe(str(binary), timeout_s=5, environ={"CUDA_VISIBLE_DEVICES": visible})
+        assert len(probe.probe().faults) == faults
+
+
 def test_no_devices_is_an_answer(binary: Path) -> None:
     assert answering(binary, "No devices were found", status=6).probe() == ProbeResult(gpus=())
     assert answering(binary, "").probe() == ProbeResult(gpus=())

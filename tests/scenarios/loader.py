@@ -5,7 +5,8 @@ lines are indented. Blocks act in the order in which they stand:
 
     cluster:    nodes that register (or change): `a: gpus=4 cpus=32`, `b: models=A100,V100 unreachable` (or `drained`,
                 `forgotten`, `returning`: it hasn't reported since a take-over),
-                `c: gpus=8 labels=zone=a,disk=ssd taints=big:NoSchedule`, `d: gpus=4 quarantined=0,1` (two of its GPUs)
+                `c: gpus=8 labels=zone=a,disk=ssd taints=big:NoSchedule`, `d: gpus=4 quarantined=0,1` (two of its GPUs),
+                `e: gpus=4 unread=3` (one that its driver hides)
     partitions: `long: where="zone=a" tolerate=big`
     jobs:       jobs that are submitted: `1: gpus=2 tasks=4`, `5-9: gpus=1`, `3: gpus=2 on=a[0,1]` (runs already),
                 `4: gpus=1 where="zone in (a,b)" exclude=n1,n2 tolerate=big partition=long`, `10: array=0-9%3` (whose
@@ -46,7 +47,7 @@ _MODELS: Final = {"A100": A100, "V100": V100, "H100": H100}
 _BLOCK: Final = re.compile(r"(cluster|partitions|tenants|pools|jobs|policy|end|plan):(.*)")
 _NODE_WORDS: Final = frozenset(
     {"gpus", "models", "gpu_memory_mb", "cpus", "memory_mb", "address", "unreachable", "drained", "forgotten"}
-    | {"labels", "taints", "quarantined", "returning"}
+    | {"labels", "taints", "quarantined", "returning", "unread"}
 )
 _WHERE_WORDS: Final = frozenset({"where", "exclude", "tolerate"})
 _JOB_NUMBERS: Final = frozenset(
@@ -167,6 +168,13 @@ def _read_node(text: str) -> Node:
         labels=dict(word.split("=") for word in _words(said, "labels")),
         taints=_words(said, "taints"),
     )
+    hidden = _words(said, "unread")
+    if hidden:
+        gpus = made.inventory.gpus
+        seen = replace(
+            made.inventory, gpus=tuple(gpu for gpu in gpus if str(gpu.index) not in hidden), gpu_fault="lost"
+        )
+        made = replace(made, inventory=seen, unread=tuple(gpu for gpu in gpus if str(gpu.index) in hidden))
     kept = tuple(made.inventory.gpus[int(index)].uuid for index in _words(said, "quarantined"))
     return replace(
         made, strays=(OrphanTask(job=JobId(1), attempt=1, rank=0, gpus=kept, settled_at=NOW),) if kept else ()

@@ -5,7 +5,7 @@ a container offers its share and not its host's.
 
 Rules: W1  a probe that fails never stops the agent: the node joins with what there is
        W2  while no GPU, or not every GPU, could be read, the agent looks again and again, and offers more once it sees
-           more
+           more; meanwhile the node says what couldn't be read, and why
        W3  a look that sees less than before changes nothing: a driver that hiccups must not take GPUs from under
            running jobs (watching their health is a later step)
 Source: `cpu.max` and `memory.max` as in the kernel's Documentation/admin-guide/cgroup-v2.rst; boot id as in random(4);
@@ -28,7 +28,7 @@ from stoker.brain.domain.ids import NodeName
 from stoker.brain.domain.label import parse_taint, taint_text
 from stoker.brain.domain.node import NODE_NAME, Inventory
 from stoker.brain.domain.report import Registration
-from stoker.ports import Clock, ProbeResult, Telemetry
+from stoker.ports import Clock, GpuFault, ProbeResult, Telemetry
 
 _ROOT: Final = Path("/")
 _BOOT_ID: Final = "proc/sys/kernel/random/boot_id"
@@ -68,9 +68,8 @@ class GpuWatch:
         try:
             found = await self._probe()
         except OSError as error:
-            self._tell(str(error))
-            return self._seen
-        self._tell("; ".join(f"{fault.where}: {fault.error}" for fault in found.faults))
+            found = ProbeResult(gpus=(), faults=(GpuFault(where="nvidia-smi", error=str(error)),))
+        self._tell(_fault_text(found))
         if {gpu.uuid for gpu in self._seen.gpus} <= {gpu.uuid for gpu in found.gpus}:
             self._seen = found
         return self._seen
@@ -81,7 +80,7 @@ class GpuWatch:
             await clock.sleep(every_s)
             before = self._seen
             after = await self.look()
-            if after.gpus != before.gpus:
+            if after != before:
                 changed(after)
 
     def _tell(self, trouble: str) -> None:
@@ -89,6 +88,10 @@ class GpuWatch:
         if trouble and trouble != self._told:
             self._telemetry.warn("gpu_probe_failed", error=trouble)
         self._told = trouble
+
+
+def _fault_text(found: ProbeResult) -> str:
+    return "; ".join(f"{fault.where}: {fault.error}" for fault in found.faults)
 
 
 def describe(settings: AgentSettings, name: NodeName, uid: str, found: ProbeResult, version: str) -> Registration:
@@ -111,6 +114,7 @@ def describe(settings: AgentSettings, name: NodeName, uid: str, found: ProbeResu
         simulated=found.simulated,
         version=version,
         agent_uid=uid,
+        gpu_fault=_fault_text(found),
         account=account_name(),
         allow_root=settings.executor.allow_root,
     )

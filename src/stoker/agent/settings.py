@@ -74,7 +74,8 @@ class GpuSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Section `gpu`."""
 
     detection: Literal["auto", "nvml", "nvidia-smi", "scripted"] = "auto"
-    """How GPUs are found. auto = the script if one is named, else nvidia-smi if it is on PATH, else none."""
+    """How GPUs are found. auto = the script if one is named, else nvidia-smi if it is on PATH, else none. Of what
+    nvidia-smi finds only those are offered that CUDA_VISIBLE_DEVICES and NVIDIA_VISIBLE_DEVICES show the agent."""
     script: str = ""
     """YAML file with simulated GPUs, for `scripted`. Empty = none."""
     probe_again_s: Annotated[float, Range(1, unit=" second")] = 30.0

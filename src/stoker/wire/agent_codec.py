@@ -63,6 +63,7 @@ def decode_registration(wire: pb.RegisterRequest) -> Registration:
         taints=tuple(wire.taints),
         fault=wire.fault[:FAULT_MAX],
         limits=wire.limits[:FAULT_MAX],
+        gpu_fault=wire.gpu_fault[:FAULT_MAX],
     )
     return Registration(node=_node_name(wire.node), inventory=inventory)
 

@@ -1,19 +1,33 @@
 """GPU detection by `nvidia-smi`.
 
-Two calls: one for the values, one for the listing, which alone shows MIG instances. A GPU that is cut into MIG
-instances is reported as a fault: this version offers whole GPUs only, and a job given such a GPU by its UUID would
-silently see one slice of it.
+Three calls: one for the values, one for the listing, which alone shows MIG instances, and one for the MIG mode, which
+older drivers don't know. A GPU with MIG switched on is reported as a fault: this version offers whole GPUs only, and a
+job given such a GPU by its UUID would silently see one slice of it, or nothing.
+
+GPUs that CUDA_VISIBLE_DEVICES or NVIDIA_VISIBLE_DEVICES keep from this process are somebody else's, and left alone.
 """
 
+import os
 import shutil
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Final
 
 from stoker.adapters.bounded_run import ProgramOutput, run_bounded
-from stoker.adapters.gpu_probe.nvidia_smi_text import FIELDS, count_migs, parse_query
+from stoker.adapters.gpu_probe.nvidia_smi_text import (
+    FIELDS,
+    count_migs,
+    is_named,
+    mig_enabled,
+    parse_query,
+    parse_visible,
+)
 from stoker.ports import GpuFault, ProbedGpu, ProbeResult
 
 TIMEOUT_S: Final = 10.0
 _NONE_FOUND: Final = "no devices were found"
+_Gpus = tuple[ProbedGpu, ...]
+_Faults = tuple[GpuFault, ...]
 
 
 class SmiMissing(OSError):
@@ -23,9 +37,12 @@ class SmiMissing(OSError):
 class SmiProbe:
     """The `GpuProbe` port on `nvidia-smi`."""
 
-    def __init__(self, binary: str = "nvidia-smi", timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(
+        self, binary: str = "nvidia-smi", timeout_s: float = TIMEOUT_S, *, environ: Mapping[str, str] | None = None
+    ) -> None:
         self._binary = binary
         self._timeout_s = timeout_s
+        self._environ = os.environ if environ is None else environ
 
     def probe(self) -> ProbeResult:
         """Raises: OSError, with what the program or the operating system said."""
@@ -35,27 +52,41 @@ class SmiProbe:
             told = " / ".join(reading.messages)
             if _NONE_FOUND not in told.lower() and (said.status != 0 or told):
                 raise OSError(f"{self._binary} failed (exit {said.status}): {told or 'it said nothing'}")
-        whole, cut = self._without_mig(reading.gpus)
-        return ProbeResult(gpus=whole, faults=reading.faults + cut)
+        gpus, faults = self._ours(reading.gpus, reading.faults)
+        whole, cut = self._without_mig(gpus)
+        return ProbeResult(gpus=whole, faults=faults + cut)
 
-    def _without_mig(self, gpus: tuple[ProbedGpu, ...]) -> tuple[tuple[ProbedGpu, ...], tuple[GpuFault, ...]]:
+    def _ours(self, gpus: _Gpus, faults: _Faults) -> tuple[_Gpus, _Faults]:
+        """Leave out what the environment keeps from this process."""
+        for variable in ("NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"):
+            words = parse_visible(self._environ.get(variable))
+            if words is None or (variable.startswith("NVIDIA") and len(gpus) <= len(words)):
+                continue  # the container runtime has hidden the others already, and numbered ours anew
+            gpus = tuple(gpu for gpu in gpus if any(is_named(gpu, word) for word in words))
+            if len(gpus) >= len(words):
+                faults = ()  # all of ours are there: what is broken is somebody else's
+        return gpus, faults
+
+    def _without_mig(self, gpus: _Gpus) -> tuple[_Gpus, _Faults]:
         if not gpus:
             return (), ()
-        try:
-            migs = count_migs(self._ask("-L").out)
-        except OSError:
-            # The values are there; a listing that fails after them isn't worth losing every GPU.
-            return gpus, ()
+        migs: dict[str, int] = {}
+        # The values are there; what fails after them isn't worth losing every GPU.
+        with suppress(OSError):
+            modes = self._ask("--query-gpu=uuid,mig.mode.current", "--format=csv,noheader").out
+            migs |= dict.fromkeys(mig_enabled(modes), 0)
+        with suppress(OSError):
+            migs |= {uuid: count for uuid, count in count_migs(self._ask("-L").out).items() if count}
         faults = tuple(
             GpuFault(
                 where=gpu.uuid,
-                error=f"cut into {migs[gpu.uuid]} MIG instances, which this version can't offer; "
-                "switch MIG off to use it as a whole GPU",
+                error=f"MIG is on, with {migs[gpu.uuid]} MIG instances, which this version can't offer; switch MIG off "
+                "to use it as a whole GPU",
             )
             for gpu in gpus
-            if migs.get(gpu.uuid)
+            if gpu.uuid in migs
         )
-        return tuple(gpu for gpu in gpus if not migs.get(gpu.uuid)), faults
+        return tuple(gpu for gpu in gpus if gpu.uuid not in migs), faults
 
     def _ask(self, *arguments: str) -> ProgramOutput:
         path = shutil.which(self._binary)

@@ -106,6 +106,17 @@ def parse_visible(text: str | None) -> tuple[int | str, ...] | None:
     return tuple(visible)
 
 
+def is_named(gpu: ProbedGpu, word: int | str) -> bool:
+    """Return whether a word of `parse_visible` names this GPU: by its index, or by a beginning of its UUID."""
+    return gpu.index == word if isinstance(word, int) else gpu.uuid.startswith(word)
+
+
+def mig_enabled(text: str) -> list[str]:
+    """Return the UUIDs of GPUs whose MIG mode is on, in the answer to `--query-gpu=uuid,mig.mode.current`."""
+    pairs = [[part.strip() for part in line.split(",")] for line in text.splitlines()]
+    return [pair[0] for pair in pairs if len(pair) == 2 and pair[1].lower() == "enabled"]
+
+
 def _clean(line: str) -> str:
     return _CONTROL.sub(" ", line).strip()[: 4 * TEXT_MAX]
 

@@ -166,6 +166,7 @@ def _node_view(state: ClusterState, node: Node, sees: JobVisibility, now: Instan
         keeps_leases=inventory.keeps_leases,
         fault=inventory.fault,
         limits=inventory.limits,
+        gpu_fault=inventory.gpu_fault,
         simulated=inventory.simulated,
         version=inventory.version,
         boot_id=inventory.boot_id,

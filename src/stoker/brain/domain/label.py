@@ -270,7 +270,7 @@ def label_of(node: Node, key: str) -> str | None:
 
 
 def _gpu_model(node: Node) -> str | None:
-    models = dict.fromkeys(gpu.model for gpu in node.inventory.gpus)
+    models = dict.fromkeys(gpu.model for gpu in node.mended.gpus)
     return (label_value(next(iter(models))) or None) if len(models) == 1 else None
 
 

@@ -13,6 +13,7 @@ from stoker.brain.domain.units import NEVER, Instant
 NODE_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,63}")
 """Names of nodes: host names with dots, dashes and capitals, safe in a path, a label and a table."""
 ROOT: Final = "root"
+UNREAD_MAX: Final = 1_024
 
 
 class OrphanTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,6 +71,8 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     """What keeps it from starting and ending tasks, in words: a full disk, a stopped runner. Empty = nothing."""
     limits: str = ""
     """Why it offers fewer CPUs than it has, in words: too few open files or processes. Empty = it doesn't."""
+    gpu_fault: str = ""
+    """Why not every GPU could be read, in the driver's words. Empty = all could."""
 
     @property
     def only_users(self) -> bool:
@@ -98,6 +101,15 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     """Put on by people, beside those of the inventory."""
     taints_off: tuple[str, ...] = ()
     """Keys of taints of the inventory that people took off."""
+    unread: tuple[Gpu, ...] = ()
+    """GPUs that it has had and, as long as its inventory has a `gpu_fault`, can't be read: known, and not offered. At
+    most `UNREAD_MAX`."""
+
+    @property
+    def mended(self) -> Inventory:
+        """Its inventory once every GPU can be read again, as far as is known."""
+        inventory = self.inventory
+        return msgspec.structs.replace(inventory, gpus=inventory.gpus + self.unread) if self.unread else inventory
 
     @property
     def schedulable(self) -> bool:

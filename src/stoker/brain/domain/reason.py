@@ -19,6 +19,7 @@ class ReasonCode(StrEnum):
     NO_NODES = "no_nodes"
     NODES_UNAVAILABLE = "nodes_unavailable"
     NODES_RETURNING = "nodes_returning"
+    GPUS_UNREAD = "gpus_unread"
     NO_FITTING_NODE = "no_fitting_node"
     NO_SELECTED_NODE = "no_selected_node"
     TENANT_LIMIT = "tenant_limit"
@@ -88,6 +89,10 @@ _SENTENCES: Final[dict[ReasonCode, tuple[str, str]]] = {
         "{returning} node(s) that could run it haven't reported yet to this control plane, which has just started or "
         "taken over",
         "nothing to do: nodes report by themselves within seconds; one that doesn't is `unreachable` within a minute",
+    ),
+    ReasonCode.GPUS_UNREAD: (
+        "{nodes} node(s) that could run it can't read all of their GPUs, such as {node}: {fault}",
+        "mend the driver or the device there: the agent looks again by itself, and the job starts then",
     ),
     ReasonCode.NO_FITTING_NODE: (
         "no node {among} is large enough: it asks {asked} per task; the largest has {largest}",

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.fit import slots_ever, suitable_gpus, task_demand_text, tasks_ever
+from stoker.brain.domain.ids import NodeName
 from stoker.brain.domain.node import Node
 from stoker.brain.domain.reason import Reason, ReasonCode
 from stoker.brain.engine.demand_cache import UNBOUNDED, DemandCache
@@ -45,10 +46,20 @@ class NodeClassStatus:
         counts = self._counts.get(node_class)
         if counts is None:
             counts = self._counts[node_class] = _tally()
-            free, returning = self.free, self.returning
             for name in node_class.names:
-                counts[_READY if name in free or name in returning else _word(self._nodes[name])] += 1
+                counts[_READY if self._is_ready(name) else _word(self._nodes[name])] += 1
         return counts
+
+    def sample(self, node_class: NodeClass) -> Node:
+        """Return one of the nodes, which have the same GPUs, those among them that can't be read."""
+        return self._nodes[node_class.names[0]]
+
+    def ready_nodes(self, node_class: NodeClass) -> list[Node]:
+        """Return those of the nodes that are in service."""
+        return [self._nodes[name] for name in node_class.names if self._is_ready(name)]
+
+    def _is_ready(self, name: NodeName) -> bool:
+        return name in self.free or name in self.returning
 
 
 class _ReadyCapacity(NamedTuple):
@@ -100,24 +111,30 @@ class Satisfiability:
 
     def _why(self, demand: Demand) -> Reason:
         admitted = self._cache.candidates.admitted
-        fitting, nodes = 0, _tally()
+        fitting, nodes, unread = 0, _tally(), list[Node]()
         for each in admitted.classes:
-            tasks = tasks_ever(each.inventory, demand)
+            node = self._class_status.sample(each)
+            tasks = tasks_ever(node.mended, demand)
             for word, count in self._class_status.counts(each).items():
                 fitting += tasks * count
                 nodes[word] += count if tasks else 0
+            if node.unread and tasks > tasks_ever(each.inventory, demand):
+                unread += self._class_status.ready_nodes(each)
         if fitting < demand.tasks:
             among = "that ever registered" if admitted.everywhere else "that it selects"
             largest = self._largest(demand, fitting)
             return Reason(
                 ReasonCode.NO_FITTING_NODE, {"asked": task_demand_text(demand), "among": among, "largest": largest}
             )
+        if unread:
+            fault = unread[0].inventory.gpu_fault
+            return Reason(ReasonCode.GPUS_UNREAD, {"nodes": len(unread), "node": unread[0].name, "fault": fault})
         del nodes[_READY]
         return Reason(ReasonCode.NODES_UNAVAILABLE, {"fitting": sum(nodes.values()), **nodes})
 
     def _largest(self, demand: Demand, fitting: int) -> str:
         """What the largest node has, in words that follow `the largest has`."""
-        inventories = [each.inventory for each in self._cache.candidates.admitted.classes]
+        inventories = [self._class_status.sample(each).mended for each in self._cache.candidates.admitted.classes]
         if fitting:
             best = max(tasks_ever(each, demand) for each in inventories)
             most = f" (at most {demand.tasks_per_node} may share a node)" if demand.tasks_per_node else ""

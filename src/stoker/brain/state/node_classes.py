@@ -30,6 +30,7 @@ class _NodeClassKey(NamedTuple):
 
     gpus: tuple[tuple[str, int], ...]
     """Model and memory of each, in PCI order."""
+    unread: tuple[tuple[str, int], ...]
     cpus: int
     memory_mb: int
     labels: tuple[tuple[str, str], ...]
@@ -181,5 +182,7 @@ def _nothing_new(old: Node, new: Node) -> bool:
 def _node_class_key(node: Node) -> _NodeClassKey:
     inventory, labels = node.inventory, labels_of(node)
     del labels[HOSTNAME]
-    gpus = tuple([(gpu.model, gpu.memory_mb) for gpu in inventory.gpus])
-    return _NodeClassKey(gpus, inventory.cpus, inventory.memory_mb, tuple(sorted(labels.items())), taints_of(node))
+    gpus, unread = (tuple([(gpu.model, gpu.memory_mb) for gpu in each]) for each in (inventory.gpus, node.unread))
+    return _NodeClassKey(
+        gpus, unread, inventory.cpus, inventory.memory_mb, tuple(sorted(labels.items())), taints_of(node)
+    )

@@ -48,6 +48,7 @@ _SETTINGS: Final = "see failover in the settings of each"
 _CANT_RUN: Final = {
     ReasonCode.NO_NODES: "start an agent: `stoker agent -c agent.yaml`",
     ReasonCode.NODES_UNAVAILABLE: "bring those nodes back, or end their drain",
+    ReasonCode.GPUS_UNREAD: "mend the driver of those nodes",
     ReasonCode.NO_FITTING_NODE: "cancel them, or add a larger node",
     ReasonCode.NO_SELECTED_NODE: "change what they select, or label a node",
 }
@@ -64,6 +65,7 @@ class NodeRow(msgspec.Struct, kw_only=True):
     simulated: bool = False
     fault: str = ""
     limits: str = ""
+    gpu_fault: str = ""
 
 
 class ReasonRow(msgspec.Struct):
@@ -267,6 +269,9 @@ def nodes(rows: Sequence[NodeRow]) -> Iterator[CheckResult]:
         if row.limits:
             fix = "raise it: `LimitNOFILE=`, `LimitNPROC=` in the agent's unit; its runner follows once it is idle"
             yield doubtful(f"{row.name} {row.limits}", fix)
+    for row in [row for row in known if row.gpu_fault][:NAMES_MAX]:
+        fix = "see `nvidia-smi` there: its agent looks again by itself, and offers them once they can be read"
+        yield doubtful(f"GPUs of {row.name} can't be read and get no jobs: {row.gpu_fault}", fix)
     silent = [row.name for row in known if row.state == "unreachable"]
     if silent:
         words = f"{_names(silent)} can't be heard; jobs there are kept, and get no company"

@@ -94,6 +94,7 @@ class RegisterRequest(_message.Message):
     KEEPS_LEASES_FIELD_NUMBER: _builtins.int
     FAULT_FIELD_NUMBER: _builtins.int
     LIMITS_FIELD_NUMBER: _builtins.int
+    GPU_FAULT_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     boot_id: _builtins.str
     address: _builtins.str
@@ -113,6 +114,8 @@ class RegisterRequest(_message.Message):
     """What keeps it from starting and ending tasks. Empty = nothing."""
     limits: _builtins.str
     """Why it offers fewer CPUs than it has: it may have too few open files or processes. Empty = it doesn't."""
+    gpu_fault: _builtins.str
+    """Why not every GPU could be read. Empty = all could."""
     @_builtins.property
     def gpus(self) -> _containers.RepeatedCompositeFieldContainer[Global___Gpu]: ...
     @_builtins.property
@@ -143,10 +146,11 @@ class RegisterRequest(_message.Message):
         keeps_leases: _builtins.bool = ...,
         fault: _builtins.str = ...,
         limits: _builtins.str = ...,
+        gpu_fault: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "address", b"address", "agent_uid", b"agent_uid", "allow_root", b"allow_root", "boot_id", b"boot_id", "cpus", b"cpus", "executors", b"executors", "fault", b"fault", "gpus", b"gpus", "keeps_leases", b"keeps_leases", "labels", b"labels", "limits", b"limits", "memory_mb", b"memory_mb", "node", b"node", "simulated", b"simulated", "taints", b"taints", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "address", b"address", "agent_uid", b"agent_uid", "allow_root", b"allow_root", "boot_id", b"boot_id", "cpus", b"cpus", "executors", b"executors", "fault", b"fault", "gpu_fault", b"gpu_fault", "gpus", b"gpus", "keeps_leases", b"keeps_leases", "labels", b"labels", "limits", b"limits", "memory_mb", b"memory_mb", "node", b"node", "simulated", b"simulated", "taints", b"taints", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -4,7 +4,8 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
-from stoker.brain.domain.node import Node
+from stoker.brain.domain.gpu import Gpu
+from stoker.brain.domain.node import UNREAD_MAX, Inventory, Node
 from stoker.brain.domain.units import NEVER, Instant
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.events import node as events
@@ -49,7 +50,14 @@ def _registered(old: Node | None, event: events.NodeRegistered, at: Instant) -> 
     # forgotten, may run strays on the GPUs it offers.
     if old is None or old.forgotten:
         return Node(name=event.node, inventory=event.inventory, registered_at=at, reachable=False)
-    return replace(old, inventory=event.inventory)
+    return replace(old, inventory=event.inventory, unread=_unread(old, event.inventory))
+
+
+def _unread(old: Node, new: Inventory) -> tuple[Gpu, ...]:
+    """What a broken driver hides is still there: jobs that need it wait instead of being refused."""
+    here = {gpu.uuid for gpu in new.gpus}
+    hidden = [gpu for gpu in old.mended.gpus if gpu.uuid not in here] if new.gpu_fault else []
+    return tuple(sorted(hidden, key=lambda gpu: (gpu.index, gpu.uuid))[:UNREAD_MAX])
 
 
 def _forgotten(node: Node, at: Instant) -> Node:

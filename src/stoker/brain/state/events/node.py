@@ -15,7 +15,8 @@ def _registered_fields(event: "NodeRegistered") -> Fields:
     gpus = event.inventory.gpus
     models = dict.fromkeys(gpu.model for gpu in gpus)
     fields = {"agent_id": event.node, "gpus": len(gpus), "models": ",".join(models), "cpus": event.inventory.cpus}
-    return fields | ({"fault": event.inventory.fault} if event.inventory.fault else {})
+    faults = {"fault": event.inventory.fault, "gpu_fault": event.inventory.gpu_fault}
+    return fields | {name: words for name, words in faults.items() if words}
 
 
 def _without_agent_uid(event: "NodeRegistered") -> "NodeRegistered":

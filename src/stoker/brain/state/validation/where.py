@@ -21,7 +21,7 @@ from stoker.brain.domain.fit import suitable_gpus, task_demand_text, tasks_ever
 from stoker.brain.domain.ids import NodeName, PartitionName
 from stoker.brain.domain.job import JobSpec
 from stoker.brain.domain.label import JOBS_AS, USERS, labels_of
-from stoker.brain.domain.node import ROOT, Inventory, Node
+from stoker.brain.domain.node import ROOT, Node
 from stoker.brain.domain.partition import selection
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.suggestion import did_you_mean
@@ -123,7 +123,7 @@ def never_fits(state: ClusterState, shape: Shape) -> Refusal | None:
     demand, fitting, nodes = shape.demand, 0, list[Node]()
     for node in selected_nodes(state, shape.where, shape.partition):
         nodes.append(node)
-        fitting += tasks_ever(node.inventory, demand)
+        fitting += tasks_ever(node.mended, demand)
         if fitting >= demand.tasks:
             return None
     if not nodes:
@@ -136,7 +136,7 @@ def never_fits(state: ClusterState, shape: Shape) -> Refusal | None:
         )
         hint = f"ask for at most {fitting} tasks" + (_SHARE if demand.tasks_per_node else "")
         return refuse("demand_unsatisfiable", message, hint, tasks=demand.tasks, tasks_max=fitting)
-    return _too_large([node.inventory for node in nodes], demand, which)
+    return _too_large(nodes, demand, which)
 
 
 def selected_nodes(state: ClusterState, where: Where, partition: PartitionName) -> Iterator[Node]:
@@ -158,7 +158,8 @@ def none_selected(state: ClusterState, where: Where, partition: PartitionName) -
     return refuse("demand_unsatisfiable", message, hint, nodes=len(state.nodes), selected=asked[:200])
 
 
-def _too_large(inventories: Sequence[Inventory], demand: Demand, which: str) -> Refusal:
+def _too_large(nodes: Sequence[Node], demand: Demand, which: str) -> Refusal:
+    inventories = [node.mended for node in nodes]
     largest = max(inventories, key=lambda inv: (len(inv.gpus), inv.cpus, inv.memory_mb))
     suitable = max(len(suitable_gpus(inv.gpus, demand)) for inv in inventories)
     models = sorted({gpu.model for inv in inventories for gpu in inv.gpus})
@@ -167,6 +168,9 @@ def _too_large(inventories: Sequence[Inventory], demand: Demand, which: str) -> 
         hint = f"the GPUs here are: {', '.join(models[:8]) or 'none'}"
     elif suitable and demand.gpu_count > suitable:
         hint = f"spread it over several tasks: `--tasks N --gpus {suitable}` at most per task"
+    unread = [node.name for node in nodes if demand.gpu_count and node.inventory.gpu_fault and not node.unread]
+    if unread:
+        hint += f"; GPUs of {len(unread)} node(s), {unread[0]} for one, can't be read: see `stoker node list`"
     return refuse(
         "demand_unsatisfiable",
         f"no node{which} could ever run one task of {task_demand_text(demand)}; the largest has {len(largest.gpus)} "

@@ -1,0 +1,109 @@
+"""GPUs that a node has had and can't read now: a broken driver hides them, and doesn't make jobs impossible."""
+
+from msgspec.structs import replace
+
+from stoker.brain.cycle import propose
+from stoker.brain.domain.ids import GpuUuid
+from stoker.brain.domain.reason import Reason, ReasonCode, describe
+from stoker.brain.domain.where import make_where
+from stoker.brain.state.codec import load_snapshot, snapshot_chunks
+from stoker.brain.state.commands import Submit
+from stoker.brain.state.state_view import StateView
+from tests.brain.state.story import ANNA, Story, inventory, spec
+
+BROKEN = "nvidia-smi: failed (exit 18): Driver/library version mismatch"
+
+
+def broken(story: Story, name: str, gpus: int = 0, fault: str = BROKEN) -> None:
+    story.register(name, replace(inventory(name, gpus), gpu_fault=fault))
+    story.compare(name)
+
+
+def unread(story: Story, name: str = "n1") -> list[GpuUuid]:
+    return [gpu.uuid for gpu in story.state.nodes[name].unread]  # type: ignore[index]  # a name is a text
+
+
+def why(story: Story) -> Reason:
+    """Of the only job that waits."""
+    plan = propose(StateView(story.state), story.state.policy, story.now, 1, 1_000)
+    (reason,) = plan.reasons.values()
+    return reason
+
+
+def test_a_job_that_the_hidden_gpus_would_serve_waits_with_that_reason_and_starts_once_they_can_be_read() -> None:
+    story = Story()
+    story.node("n1", 4)
+    broken(story, "n1")
+    assert unread(story) == [f"n1-{index}" for index in range(4)]
+    job = story.submit(spec(gpus=4))
+    assert story.decide() == []
+    assert why(story).code is ReasonCode.GPUS_UNREAD
+    assert describe(why(story)) == (f"1 node(s) that could run it can't read all of their GPUs, such as n1: {BROKEN}")
+    assert story.refused(Submit(by=ANNA, specs=(spec(gpus=5),))).code == "demand_unsatisfiable"
+    story.node("n1", 4)
+    assert unread(story) == []
+    assert story.decide() == [str(job)]
+
+
+def test_one_lost_gpu_of_four_is_known_too_and_the_others_are_used() -> None:
+    story = Story()
+    story.node("n1", 4)
+    broken(story, "n1", 3, "0000:03:00.0: is lost")
+    assert unread(story) == ["n1-3"]
+    story.submit(spec(gpus=4))
+    narrow = story.submit(spec(gpus=3))
+    assert story.decide() == [str(narrow)]
+    assert why(story).facts["fault"] == "0000:03:00.0: is lost"
+
+
+def test_what_is_hidden_is_remembered_however_often_the_node_registers_and_over_a_restart() -> None:
+    story = Story()
+    story.node("n1", 4)
+    broken(story, "n1", 2)
+    position = story.state.position
+    story.register("n1", replace(inventory("n1", 2), gpu_fault=BROKEN))
+    assert story.state.position == position, "nothing new"
+    broken(story, "n1", 0, "worse")
+    assert len(unread(story)) == 4
+    broken(story, "n1", 3)
+    assert unread(story) == ["n1-3"]
+    again = load_snapshot(snapshot_chunks(story.state))
+    assert again.nodes == story.state.nodes
+
+
+def test_gpus_that_are_gone_without_a_fault_were_taken_out() -> None:
+    story = Story()
+    story.node("n1", 4)
+    story.node("n1", 2)
+    assert unread(story) == []
+    assert story.refused(Submit(by=ANNA, specs=(spec(gpus=4),))).code == "demand_unsatisfiable"
+
+
+def test_a_node_whose_gpus_were_never_read_is_named_by_the_refusal() -> None:
+    story = Story()
+    broken(story, "n1")
+    refusal = story.refused(Submit(by=ANNA, specs=(spec(gpus=1),)))
+    assert (
+        refusal.hint == "the GPUs here are: none; GPUs of 1 node(s), n1 for one, can't be read: see `stoker node list`"
+    )
+
+
+def test_the_label_of_the_model_stays_while_it_cannot_be_read() -> None:
+    story = Story()
+    story.node("n1", 4)
+    broken(story, "n1")
+    where = make_where("stoker.io/gpu-model=H100")
+    story.submit(spec(gpus=1, where=where))
+    assert why(story).code is ReasonCode.GPUS_UNREAD
+
+
+def test_a_job_that_runs_on_gpus_which_become_hidden_goes_on_and_gives_them_back() -> None:
+    story = Story()
+    story.node("n1", 4)
+    job = story.submit(spec(gpus=4))
+    story.decide()
+    story.register("n1", replace(inventory("n1", 0), gpu_fault=BROKEN))
+    assert len(unread(story)) == 4
+    story.node("n1", 4)
+    assert unread(story) == []
+    assert not story.job(job).is_final
