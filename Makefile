@@ -6,6 +6,9 @@ WORKERS ?= 2
 MINUTES ?= 10
 TOOLS_PATHS := src tests tools benchmarks
 
+WALLS := Instead of importing across a wall: a rule goes into brain, what a runtime gives comes in through a port \
+(stoker/ports.py, control/control_ports.py, agent/ports.py), and only composition roots pick adapters; see ARCHITECTURE.md.
+
 .PHONY: help demo test check fmt lint types proto coverage bench soak lock reference docs images setup setup-dev
 
 help:
@@ -35,7 +38,7 @@ check: lint types
 lint: setup-dev
 	@.venv/bin/ruff format --check --quiet $(wildcard $(TOOLS_PATHS))
 	@.venv/bin/ruff check --quiet $(wildcard $(TOOLS_PATHS))
-	@said=$$(.venv/bin/lint-imports --no-cache) || { echo "$$said"; exit 1; }
+	@said=$$(.venv/bin/lint-imports --no-cache) || { echo "$$said"; echo "$(WALLS)"; exit 1; }
 	@$(PY) -m tools.tidy
 
 types: setup-dev

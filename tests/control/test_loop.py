@@ -243,6 +243,20 @@ async def test_a_deadline_that_breaks_keeps_no_job_from_being_placed(monkeypatch
 
 
 @virtual
+async def test_an_index_of_deadlines_that_breaks_does_not_end_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with stage() as s:
+        await s.join("n1", 8)
+
+        def broken(_: object) -> object:
+            raise KeyError("job 7")
+
+        monkeypatch.setattr(type(s.state.indexes), "next_deadline", broken)
+        job = await s.submit()
+        await s.until_state(job, JobState.STARTING)
+        assert s.notes.counts["pass_faults"] >= 1
+
+
+@virtual
 async def test_a_throttled_array_says_that_its_own_limit_keeps_it() -> None:
     """Fault 138: throttled tasks had no reason."""
     async with stage() as s:

@@ -20,6 +20,8 @@ from tools.tidy_rules.calls import banned_names_stay_at_home, no_shell_in_subpro
         ("import threading\nthreading.Lock()", "threading.Lock", "asyncio task"),
         ("from concurrent.futures import Future\nFuture()", "concurrent.futures.Future", "asyncio task"),
         ("print('hello')", "print", "telemetry.event"),
+        ("from importlib import import_module\nimport_module('stoker.live.outbox')", "import_module", "port"),
+        ("__import__('stoker.live.outbox')", "__import__", "port"),
         ("import pickle\npickle.loads(b'')", "pickle.loads", "msgspec"),
         ("eval('1')", "eval", "argv list"),
         ("import os\nos.system('ls')", "os.system", "argv list"),

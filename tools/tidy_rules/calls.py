@@ -56,6 +56,12 @@ BANS: Final = (
         # The root knows that the probe it picked blocks.
         ("src/stoker/adapters", "src/stoker/agent/main.py"),
     ),
+    Ban(
+        ("importlib.import_module", "__import__"),
+        "an import statement, which the import contracts see; what another room gives comes in through a port",
+        # A command, a shape and a client are loaded when they are first asked for.
+        ("src/stoker/cli/main.py", "src/stoker/wire/rest/__init__.py", "src/stoker/wire/client/__init__.py"),
+    ),
     Ban(("print",), "telemetry.event(...) in a runtime, an answer in the command line", ("src/stoker/cli",)),
 )
 EVERYWHERE: Final = (

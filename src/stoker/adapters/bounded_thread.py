@@ -20,7 +20,7 @@ Answer = TypeVar("Answer")
 
 
 class TookTooLong(Exception):
-    """It may have been done, may yet be, or never."""
+    """The wait for a call ended before the call did: it may still be carried out, or never."""
 
 
 class BoundedThread:

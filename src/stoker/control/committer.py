@@ -1,4 +1,4 @@
-"""The single writer: it alone changes the state, makes the change durable, and only then lets it be known.
+"""Single writer of the cluster's state: applies each change, makes it durable, and only then answers and announces it.
 
 A command is admitted against the newest state and applied at once; what gathers while the disk is busy goes to the log
 as one transaction; answers, the feed and other listeners wait for that, in log order.

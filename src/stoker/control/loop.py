@@ -95,10 +95,9 @@ class Loop:
     async def run(self) -> None:
         """Decide until cancelled, or until the writer has stopped."""
         while not self._committer.failed.is_set():
-            await self._wait()
+            await self._contained(self._wait)
             self._committer.follow_clock()  # before what seems to have fallen due is taken for it
-            if self._deadline_s() <= 0:
-                await self._contained(self._run_deadlines)
+            await self._contained(self._run_due_deadlines)
             if self._wanted or self.last_pass_age_s() >= self.period_s:
                 await self._contained(self._pass)
 
@@ -163,7 +162,9 @@ class Loop:
             return self.period_s
         return min((at - self._committer.now()) / SECOND_MS, self.period_s)
 
-    async def _run_deadlines(self) -> None:
+    async def _run_due_deadlines(self) -> None:
+        if self._deadline_s() > 0:
+            return
         events = await self._committer.ask(RunDeadlines(by=CONTROL))
         if not events:
             # Due, yet nothing to do: a defect of the brain. Don't spin on it; the period comes round anyway.

@@ -66,7 +66,7 @@ def spec_for(control: ControlPlane, caller: Caller, body: JobBody, now: Instant,
 
 
 def of_index(fault: StokerError, index: int) -> StokerError:
-    """The same refusal, saying which job of a bulk it is about."""
+    """Return the refusal, saying which job of a bulk it is about."""
     refusal = fault.refusal
     message = refusal.message if f"jobs[{index}]" in refusal.message else f"jobs[{index}]: {refusal.message}"
     return StokerError(msgspec.structs.replace(refusal, message=message, facts={**refusal.facts, "index": index}))

@@ -50,7 +50,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Counts(msgspec.Struct, frozen=True, kw_only=True):
-    """For people."""
+    """Numbers of what a backup holds, shown to people."""
 
     jobs: int
     nodes: int

@@ -6,11 +6,12 @@ from stoker.brain.domain.array import JobRef
 from stoker.brain.domain.ids import JobId
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.job import EndCause, StopCause
-from stoker.brain.domain.lifecycle import JobState, Outcome
+from stoker.brain.domain.lifecycle import FINAL, JobState, Outcome
 from stoker.brain.domain.plan import Place, Plan
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.reason import ReasonCode, describe, hint_for
 from stoker.brain.domain.units import NEVER, Instant
+from stoker.brain.state.attempt_outcome import FINAL_STATES
 from stoker.brain.state.commands import Cancel, NodeResponded, NodeSilent, ReportEnding
 from stoker.brain.state.events.job import AttemptStopping
 from tests.brain.state.story import ANNA, Story, inventory, settle_all, spec
@@ -415,3 +416,8 @@ def test_an_end_that_overtakes_its_start_still_tells_the_other_ranks_that_rank_z
     assert story.job(job).attempts[-1].all_started
     story.end(job, 1, exit_code=0)
     assert story.job(job).state is JobState.SUCCEEDED
+
+
+def test_each_outcome_but_a_requeue_leaves_a_job_in_a_final_state() -> None:
+    assert set(FINAL_STATES) == set(Outcome) - {Outcome.REQUEUED}
+    assert set(FINAL_STATES.values()) <= FINAL

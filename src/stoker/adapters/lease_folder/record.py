@@ -19,7 +19,7 @@ BYTES_MAX: Final = 64 * 1024
 
 
 class LeaseRecordDamaged(Exception):
-    """Not what was written. The message says how that shows."""
+    """A lease record isn't what was written. The message says how that shows."""
 
 
 class _Sealed(msgspec.Struct, frozen=True, kw_only=True):

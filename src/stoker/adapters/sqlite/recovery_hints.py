@@ -18,7 +18,7 @@ from stoker.ports import LogDamaged
 
 
 class RecoveryHints:
-    """Of one data folder."""
+    """Hints of one data folder about what a recovery can leave out."""
 
     def __init__(self, path: Path, snapshots: SnapshotFiles) -> None:
         self._path = path

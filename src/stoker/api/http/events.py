@@ -1,4 +1,4 @@
-"""REST routes for the event stream: every durable fact, as it becomes durable.
+"""REST routes for the event stream, which sends each event once it is durable.
 
 Rules: E1  the id of a message is its position in the log; a reader that sends it as `Last-Event-ID` misses nothing. A
            standby shows facts as they reach its disk, of which the last few may be taken back when the active one dies

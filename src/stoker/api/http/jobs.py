@@ -212,7 +212,7 @@ class RowCache:
 async def drawn(
     control: ControlPlane, seen: ListedJobs, sees: JobVisibility, *, submitted: bool = False
 ) -> list[bytes]:
-    """The same of jobs that nobody is about to ask for again; with what the answer to a submit adds, if it is one."""
+    """Return the rows of jobs that nobody asks for again soon; with what the answer to a submit adds, if it is one."""
 
     def draw(now: JobDetails) -> bytes:
         return _encode(job_view(now if sees(now.job.spec.tenant) else reduced(now), submitted=submitted))

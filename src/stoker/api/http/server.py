@@ -50,7 +50,7 @@ async def serve_http(
     server = _QuietUvicorn(
         uvicorn.Config(
             app,
-            http=partial(HttpConnection, Connections(connections_max(), admit)),  # type: ignore[arg-type]  # called as a class
+            http=partial(HttpConnection, Connections(connections_max(), admit)),  # type: ignore[arg-type]  # as a class
             ws="none",
             lifespan="off",
             log_config=None,

@@ -1,4 +1,4 @@
-"""Tables that all shapes share which ask for the same GPUs per task from the same candidate nodes.
+"""Tables of free capacity, each shared by all shapes with one demand for GPUs per task and one set of candidate nodes.
 
 A queue may hold ten thousand shapes, but they ask for few kinds of GPU, in few numbers, from few selections of nodes.
 So whatever doesn't depend on CPUs, memory and the number of tasks is found once per demand for GPUs: which kinds of

@@ -1,4 +1,4 @@
-"""Reasons for which shapes that were searched for and not found have to wait.
+"""Reasons why shapes wait for which a pass found no place.
 
 Rules: X1  no node ever registered: `no_nodes`; none that is selected: `no_selected_node`
        X2  not even all selected nodes ever registered would hold it: `no_fitting_node`

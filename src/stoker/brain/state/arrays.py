@@ -27,7 +27,7 @@ class Tally(msgspec.Struct):
 
     @property
     def live(self) -> int:
-        """They hold GPUs."""
+        """The number of members that hold GPUs."""
         return sum(self.states.get(state, 0) for state in _LIVE)
 
     @property
@@ -36,7 +36,7 @@ class Tally(msgspec.Struct):
 
     @property
     def bad(self) -> int:
-        """They ended otherwise than well."""
+        """The number of members that ended otherwise than well."""
         return sum(self.states.values()) - len(self.open) - self.ok
 
 

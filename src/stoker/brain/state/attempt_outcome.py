@@ -22,7 +22,7 @@ from msgspec.structs import replace
 
 from stoker.brain.domain.errors import Facts
 from stoker.brain.domain.job import Attempt, EndCause, Job, StopCause, Task, TaskEnd
-from stoker.brain.domain.lifecycle import JobState, Outcome
+from stoker.brain.domain.lifecycle import FINAL, JobState, Outcome
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.reason import AWAITING_PASS, Reason, ReasonCode
 from stoker.brain.domain.units import NEVER, Instant, human_duration, later
@@ -47,12 +47,13 @@ _STOPS: Mapping[StopCause, Outcome | None] = {
     StopCause.REQUEUED: Outcome.REQUEUED,
     StopCause.MEMBER_ENDED: None,  # the member that ended says what the outcome is
 }
-_FINAL_STATES: Mapping[Outcome, JobState] = {
+FINAL_STATES: Mapping[Outcome, JobState] = {
+    **{outcome: JobState(outcome.value) for outcome in Outcome if outcome.value in FINAL},
     Outcome.START_FAILED: JobState.FAILED,
     Outcome.PORT_TAKEN: JobState.FAILED,
     Outcome.LOST: JobState.NODE_FAILED,
 }
-"""States in which these outcomes leave a job that ends; each other outcome is the state of the same name."""
+"""The state in which each outcome leaves a job that ends: mostly the one of its name. A requeued job doesn't end."""
 
 
 def end_tasks(job: Job, ends: Mapping[int, TaskEnd], now: Instant, policy: Policy) -> tuple[JobEvent, ...]:
@@ -100,7 +101,7 @@ def _settle_job(job: Job, attempt: Attempt, now: Instant, policy: Policy) -> Job
         return replace(again, exit_code=end.exit_code, reason=reason)
     return JobFinished(
         job=job.id,
-        state=_FINAL_STATES.get(outcome) or JobState(outcome.value),
+        state=FINAL_STATES[outcome],
         outcome=outcome,
         reason=_reason(job, attempt, outcome, decisive, policy),
         exit_code=end.exit_code,

@@ -219,7 +219,7 @@ class Indexes:
             if task not in was:
                 self._hold(task, placement)
                 touched[placement.node] = None
-        self._follow_port(old, before, new, after)
+        self._follow_port(before, new, after)
         for node in touched:
             self._refresh(node)
         if touched:
@@ -246,7 +246,7 @@ class Indexes:
             del self.held[placement.node]
             del self.on_node[placement.node]
 
-    def _follow_port(self, old: Job | None, before: Attempt | None, new: Job | None, after: Attempt | None) -> None:
+    def _follow_port(self, before: Attempt | None, new: Job | None, after: Attempt | None) -> None:
         was = (before.master_addr, before.master_port) if before and before.master_port else None
         now = (after.master_addr, after.master_port) if after and after.master_port else None
         if was == now:
@@ -337,7 +337,7 @@ def rebuild(
     ended_max: int,
     known: Mapping[JobId, Job] | None = None,
 ) -> Indexes:
-    """The same indexes from nothing. `known` are all jobs that one of `jobs` may wait for, when there are more."""
+    """Build the indexes from nothing. `known` are all jobs that one of `jobs` may wait for, when there are more."""
     made = Indexes(nodes, jobs if known is None else known, tenants)
     made.ended_max = ended_max
     for tenant in tenants.values():

@@ -38,7 +38,7 @@ class _NodeClassKey(NamedTuple):
 
 
 class Strict(NamedTuple):
-    """Of the nodes ever registered."""
+    """Whether any, or all, of the nodes ever registered enforce limits strictly."""
 
     any: bool
     all: bool

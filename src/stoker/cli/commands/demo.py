@@ -1,4 +1,4 @@
-"""`stoker demo`: see it work, in half a minute."""
+"""`stoker demo`: a cluster of real processes on this machine that runs jobs and checks them, in half a minute."""
 
 from pathlib import Path
 

@@ -132,7 +132,7 @@ def _places_shown(columns: Sequence[Column[Row]], cells: Sequence[Sequence[str]]
 
 
 def fit(columns: Sequence[Column[Row]], cells: Sequence[Sequence[str]], room: int) -> list[list[str]]:
-    """The same cells, with elastic ones cut so that a line takes `room`, if cutting down to ELASTIC_MIN is enough."""
+    """Return the cells, with elastic ones cut so that a line takes `room`, if cutting down to ELASTIC_MIN is enough."""
     needs = _widths([[column.title for column in columns], *cells])
     elastic = [need for need, column in zip(needs, columns, strict=True) if column.elastic]
     left = room - GAP * (len(columns) - 1) - (sum(needs) - sum(elastic))

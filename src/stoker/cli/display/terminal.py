@@ -24,7 +24,7 @@ def paints() -> bool:
 
 
 def is_dumb() -> bool:
-    """It can't move its cursor."""
+    """Return whether the terminal can't move its cursor."""
     return os.environ.get("TERM", "") in _DUMB
 
 

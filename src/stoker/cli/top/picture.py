@@ -1,4 +1,4 @@
-"""The lines of a look at the cluster.
+"""Lines that `stoker top` draws of the cluster.
 
 Pure: views in, texts out, coloured by escape sequences as on any other terminal. Widths are terminal cells.
 

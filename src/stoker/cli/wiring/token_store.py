@@ -134,7 +134,7 @@ def act_as_owner(folder: Path) -> None:
 
 @contextmanager
 def as_owner(folder: Path) -> Iterator[None]:
-    """The same for as long as the block lasts."""
+    """Open the tokens for as long as the block lasts."""
     who, group = os.geteuid(), os.getegid()
     act_as_owner(folder)
     try:
@@ -146,7 +146,7 @@ def as_owner(folder: Path) -> Iterator[None]:
 
 
 class StoppedTokens:
-    """Those of a control plane that doesn't run."""
+    """Tokens of a control plane that doesn't run, read and changed in its data folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

@@ -8,6 +8,7 @@ Rules: Q1  a duration is in milliseconds inside and in seconds for people: `stop
 
 from collections.abc import Iterator
 from decimal import Decimal
+from functools import partial
 from typing import Annotated, Any, Final, TypeVar, get_args
 
 import msgspec
@@ -52,7 +53,8 @@ def _drawn(cls: type[Section]) -> type[Section]:
             unit, words = _unit(field.name), " seconds" if key.endswith("_s") else ""
             limits = Range(limits.least // unit, limits.most // unit, words)
             keys.append((key, Annotated[int, limits], field.default // unit))
-    return msgspec.defstruct(cls.__name__, keys, bases=(cls,), module=cls.__module__, frozen=True, kw_only=True)  # type: ignore[return-value]  # it is a subclass
+    made = partial(msgspec.defstruct, bases=(cls,), module=cls.__module__, frozen=True, kw_only=True)
+    return made(cls.__name__, keys)  # type: ignore[return-value]  # it is a subclass
 
 
 def _unit(name: str) -> int:

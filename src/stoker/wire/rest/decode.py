@@ -170,8 +170,8 @@ def _join(outer: str, inner: str) -> str:
 
 
 class NoQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Nothing."""
+    """A query without parameters."""
 
 
 class NoBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Nothing."""
+    """A body without fields."""

@@ -453,7 +453,7 @@ def _often_empty(shown: JobDetails) -> dict[str, Any]:
 
 
 def reduced(shown: JobDetails) -> JobDetails:
-    """The same job as strangers see it."""
+    """Return the job as callers of other tenants see it."""
     return shown._replace(job=reduced_job(shown.job), reduced=True)
 
 

@@ -224,7 +224,7 @@ class JobReturned(AboutJob, frozen=True, kw_only=True, tag="job_returned"):
 
 
 class JobSignalled(_AboutAttempt, frozen=True, kw_only=True, tag="job_signalled"):
-    """Its processes were to be sent a signal, once, on the streams that were up."""
+    """A signal was sent to the processes of a job, once, on the streams that were up."""
 
     row: ClassVar["Row[JobSignalled]"] = Row(
         wakes=False,

@@ -72,7 +72,7 @@ class NodeReachable(_AboutNode, frozen=True, kw_only=True, tag="node_reachable")
 
 
 class NodeUnreachable(_AboutNode, frozen=True, kw_only=True, tag="node_unreachable"):
-    """It was silent too long. Nothing ends for that; it only gets no new work."""
+    """A node was silent too long. Nothing ends for that; the node only gets no new work."""
 
     row: ClassVar["Row[NodeUnreachable]"] = Row(wakes=True, audience=Audience.EVERYONE, log=None, audit=None)
 

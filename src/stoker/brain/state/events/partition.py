@@ -27,7 +27,7 @@ class PartitionDefined(msgspec.Struct, frozen=True, kw_only=True, tag="partition
 
 
 class PartitionDeleted(msgspec.Struct, frozen=True, kw_only=True, tag="partition_deleted"):
-    """No job that hasn't ended names it."""
+    """A partition was deleted; no job that hasn't ended names it."""
 
     row: ClassVar["Row[PartitionDeleted]"] = Row(
         wakes=False,

@@ -1,4 +1,4 @@
-"""Every kind of fact, in one closed union: what `apply` must know how to apply."""
+"""Closed union of every kind of event that `apply` knows."""
 
 from typing import Any
 
