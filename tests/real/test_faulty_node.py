@@ -64,6 +64,8 @@ def test_a_node_whose_disk_a_job_has_filled_says_so_gets_no_new_work_and_loses_n
         assert "is full" in node_state(control)[1] or "No space left on device" in node_state(control)[1]
         assert reason(control, filler).startswith("its node node-1 can neither start nor end tasks: the ")
         leave.touch()
+        ended = until_state(control, other, "failed")  # though the disk is full
+        assert (ended["exit_code"], len(ended["attempts"])) == (3, 1)
         later = submit(control, "true")
         until(lambda: "0 unreachable, 1 faulty, 0 draining" in reason(control, later), "it waits for a node that works")
         assert b'stoker_agent_count{status="faulty"} 1' in metrics(control)
@@ -71,8 +73,6 @@ def test_a_node_whose_disk_a_job_has_filled_says_so_gets_no_new_work_and_loses_n
         until_state(control, filler, "succeeded")
         until(lambda: node_state(control) == ("ready", ""), "it works again")
         assert len(until_state(control, later, "succeeded")["attempts"]) == 1
-        ended = until_state(control, other, "failed")
-        assert (ended["exit_code"], len(ended["attempts"])) == (3, 1)
         assert (agent.output().count("node_faulty"), agent.output().count("node_works_again")) == (1, 1)
 
 

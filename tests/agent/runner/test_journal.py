@@ -2,12 +2,15 @@
 
 import errno
 import os
+import subprocess
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from stoker.agent.runner import journal as module
-from stoker.agent.runner.journal import Journal, JournalDamaged
+from stoker.agent.runner.journal import RESERVED_BYTES, Journal, JournalDamaged
+from stoker.agent.runner.process.kernel import reserve
 
 
 def record(key: str) -> dict[str, object]:
@@ -170,3 +173,29 @@ def test_a_journal_grown_large_is_written_anew_with_what_still_matters(
         journal.commit(durable=False)
     assert path.stat().st_size < 40_000
     assert list(loaded(path).settled) == [f"{n}.1.0" for n in range(491, 501)]
+
+
+# --- J6: a disk that others have filled -----------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small disk")
+def test_ends_are_written_on_a_disk_that_others_have_filled(tmp_path: Path) -> None:
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "none", str(tmp_path)], check=True)
+    try:
+        journal = Journal(str(tmp_path / "journal"), reserve)
+        journal.load()
+        journal.start(record("0"))
+        journal.commit(durable=True)
+        with suppress(OSError), (tmp_path / "ballast").open("wb", buffering=0) as ballast:
+            while True:
+                ballast.write(bytes(4096))
+        for number in range(4_000):
+            journal.end(over(str(number)))
+            journal.commit(durable=True)
+        (tmp_path / "ballast").unlink()
+        journal.start(record("4000"))
+        journal.commit(durable=True)
+        assert os.stat(journal.path).st_blocks * 512 > os.stat(journal.path).st_size + RESERVED_BYTES // 2
+        assert len(loaded(tmp_path / "journal").offered) == 4_000
+    finally:
+        subprocess.run(["umount", "-l", str(tmp_path)], check=True)

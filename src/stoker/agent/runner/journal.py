@@ -7,6 +7,8 @@ Rules: J1  `commit(durable=True)` returns when every line appended before it wou
        J3  a bad line with a whole one after it is damage: refused, never skipped
        J4  settled ends are kept until `ends_max` or `ends_kept_s` is passed, the oldest go first; unsettled ends stay
        J5  after a failed write nothing counts as written until the journal was written anew, whole, from memory
+       J6  `RESERVED_BYTES` beyond its end are kept for it on the disk, where the file system can: on a disk that others
+           have filled, ends are still written
 
 Limits: a settled end costs about 210 B of memory, one that isn't 450 B.
 """
@@ -20,7 +22,7 @@ from stoker.agent.runner.files import body_of, checked_line, replace_file, write
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from typing import Final, TypedDict
 
     from stoker.agent.runner.protocol import EndFields, OverFields
@@ -42,6 +44,8 @@ VERSION: Final = 1
 _END_FIELDS: Final = ("cause", "at", "exit_code", "signal", "oom", "peak_memory_mb", "error")
 _COMPACT_BYTES_MIN: Final = 16 * 1024 * 1024
 """The file is written anew, without what has been forgotten, when it exceeds this: some 40,000 short jobs."""
+RESERVED_BYTES: Final = 2 * 1024 * 1024
+"""The ends of all tasks that a runner takes; it is made whole again when half of it is used."""
 
 
 class JournalDamaged(Exception):
@@ -51,8 +55,11 @@ class JournalDamaged(Exception):
 class Journal:
     """The journal at a path. Its only writer is the runner that holds the lock of the data folder."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, reserve: Callable[[int, int, int], bool] = lambda *_: False) -> None:
+        """`reserve` keeps space for a descriptor, from an offset on, so many bytes (`process.kernel`)."""
         self.path = path
+        self._reserve = reserve
+        self._reserved_to = 0
         self.open: dict[str, StartRecord] = {}
         """Starts without an end."""
         self.offered: dict[str, bytes] = {}
@@ -154,6 +161,7 @@ class Journal:
             self._broken = True
             raise
         self._size += len(block)
+        self._keep_room()
         if self._size > self._compact_at:
             self.rewrite()
 
@@ -167,6 +175,13 @@ class Journal:
             os.close(self._fd)
         self._fd, self._size, self._lines, self._broken = fd, len(block), [], False
         self._compact_at = max(_COMPACT_BYTES_MIN, 2 * len(block))
+        self._reserved_to = 0
+        self._keep_room()
+
+    def _keep_room(self) -> None:
+        """J6."""
+        if self._size + RESERVED_BYTES // 2 > self._reserved_to and self._reserve(self._fd, self._size, RESERVED_BYTES):
+            self._reserved_to = self._size + RESERVED_BYTES
 
     # --- lines --------------------------------------------------------------------------------------------------
 

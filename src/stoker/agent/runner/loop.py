@@ -26,7 +26,7 @@ from stoker.agent.runner.guard import locked
 from stoker.agent.runner.journal import Journal, JournalDamaged
 from stoker.agent.runner.log import complain
 from stoker.agent.runner.process import procfs
-from stoker.agent.runner.process.kernel import give_back_memory
+from stoker.agent.runner.process.kernel import give_back_memory, reserve
 from stoker.agent.runner.supervisor import Supervisor
 
 TYPE_CHECKING = False
@@ -96,7 +96,7 @@ class RunnerLoop:
         self._guard = guard
         self._epoll = select.epoll()
         self._watched: dict[int, RunnerTask] = {}
-        self._journal = Journal(f"{settings.data_dir}/journal")
+        self._journal = Journal(f"{settings.data_dir}/journal", reserve)
         self._journal.load()
         self._supervisor = Supervisor(settings, self._journal, self._watch, self._close_watched)
         self._woken = self._listen_to_signals()

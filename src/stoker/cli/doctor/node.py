@@ -29,6 +29,8 @@ from stoker.ports import ProbeResult
 PROBE_S: Final = 25.0
 """nvidia-smi is asked twice, ten seconds at most each time."""
 _DEVICES: Final = Path("/dev")
+_FILLS: Final = "a job that fills that disk keeps this node from starting tasks"
+_APART: Final = "name a folder on another file system in executor.checkpoint_dir, shared storage where jobs may move"
 _WANTED: Final = {
     "CAP_CHOWN": 0,
     "CAP_DAC_OVERRIDE": 1,
@@ -49,7 +51,7 @@ def checks(settings: AgentSettings) -> list[Check]:
         Check("gpus", lambda: gpus(settings), seconds=PROBE_S),
         Check("cgroups", lambda: cgroups(cgroup_state())),
         Check("leases", lambda: leases(settings.data_dir)),
-        Check("checkpoint_dir", lambda: checkpoint_dir(settings.executor.checkpoint_dir)),
+        Check("checkpoint_dir", lambda: checkpoint_dir(settings.executor.checkpoint_dir, settings.data_dir)),
         Check("users", lambda: users(_self(), allow_root=allow_root, data_dir=settings.data_dir)),
     ]
 
@@ -175,16 +177,19 @@ def cgroups(state: CgroupState) -> Iterator[CheckResult]:
         yield fine(f"version {state.version} at {state.folder}, with the memory controller")
 
 
-def checkpoint_dir(named: str) -> Iterator[CheckResult]:
+def checkpoint_dir(named: str, data_dir: Path) -> Iterator[CheckResult]:
     path = Path(named)
     if not named:
-        yield fine("in data_dir; jobs that move to another node start without their checkpoint")
+        what = "checkpoints are in data_dir: jobs that move to another node start without theirs, and "
+        yield doubtful(f"{what}{_FILLS}", _APART)
     elif not path.is_absolute():
         yield doubtful(f"{named} is relative to wherever the agent is started", "name an absolute path")
     elif not path.is_dir():
         yield doubtful(f"{named} isn't there", "mount it, or make it, before the first job asks for a checkpoint")
     elif not os.access(path, os.W_OK | os.X_OK):
         yield wrong(f"{named} can't be written by this account", "give the agent's account write permission")
+    elif data_dir.is_dir() and path.stat().st_dev == data_dir.stat().st_dev:
+        yield doubtful(f"{named} is on the file system of data_dir: {_FILLS}", _APART)
     else:
         yield fine(f"{named} can be written")
 

@@ -153,6 +153,14 @@ def give_back_memory() -> None:
         _libc.malloc_trim(0)
 
 
+def reserve(descriptor: int, begin: int, size: int) -> bool:
+    """Keep so many bytes of a file system for a file, from `begin` on, without making the file longer.
+
+    False = it can't. Source: FALLOC_FL_KEEP_SIZE in fallocate(2), which is 1.
+    """
+    return bool(_libc.fallocate(descriptor, 1, ctypes.c_int64(begin), ctypes.c_int64(size)) == 0)
+
+
 def fork_into(folder: str) -> tuple[int, bool]:
     """Fork, and return the pid (0 in the child) and whether the child is in the version 2 cgroup `folder`.
 
