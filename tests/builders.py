@@ -324,7 +324,7 @@ def running_on(job: Job, *where: tuple[str, Sequence[int]]) -> Job:
         job,
         Place(
             job=job.id,
-            attempt=len(job.attempts) + 1,
+            attempt=job.newest_attempt + 1,
             tasks=tuple(placement(rank, job, name, indexes) for rank, (name, indexes) in enumerate(where)),
         ),
     )

@@ -29,8 +29,9 @@ from stoker.brain.domain.errors import StokerError
 from stoker.live.main import run_control
 from stoker.control.settings import GrpcSettings, HttpSettings
 from stoker.live.settings.control import AgentsSettings, ControlSettings
+from stoker.live.settings.policy import PolicySettings
 
-async def main(folder, http_port, grpc_port, file_bytes_max, files_max, lease_s):
+async def main(folder, http_port, grpc_port, file_bytes_max, files_max, lease_s, ended_max):
     if files_max:
         resource.setrlimit(resource.RLIMIT_NOFILE, (files_max, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     if file_bytes_max:
@@ -42,7 +43,7 @@ async def main(folder, http_port, grpc_port, file_bytes_max, files_max, lease_s)
     quick = AgentsSettings(heartbeat_s=0.2, unreachable_after_s=0.6, attempt_lease_s=lease_s)
     settings = ControlSettings(
         data_dir=Path(folder), http=HttpSettings(port=http_port), grpc=GrpcSettings(port=grpc_port),
-        agents=quick if lease_s else AgentsSettings(),
+        agents=quick if lease_s else AgentsSettings(), policy=PolicySettings(ended_jobs_max=ended_max),
     )
     await run_control(settings, stop=stop, on_ready=lambda: print("READY", flush=True), open_to_owner=False)
 
@@ -71,6 +72,7 @@ class ControlProcess:
         file_bytes_max: int = 0,
         files_max: int = 0,
         lease_s: int = 0,
+        ended_max: int = 10_000,
         flags: tuple[str, ...] = (),
     ) -> None:
         """With `lease_s` attempts have a lease of that length, and heartbeats are as quick as it wants them."""
@@ -79,6 +81,7 @@ class ControlProcess:
         self._file_bytes_max = file_bytes_max
         self._files_max = files_max
         self._lease_s = lease_s
+        self._ended_max = ended_max
         self._flags = flags
         self._process: subprocess.Popen[bytes] | None = None
         self._output = folder.parent / f"{folder.name}.out"
@@ -116,8 +119,8 @@ class ControlProcess:
 
     def start(self, *, until_ready: bool = True) -> Self:
         assert self.tokens, "made while nothing runs on the folder"
-        numbers = (self.http_port, self.grpc_port, self._file_bytes_max, self._files_max, self._lease_s)
-        words = (str(self.folder), *map(str, numbers))
+        bounds = (self._file_bytes_max, self._files_max, self._lease_s, self._ended_max)
+        words = (str(self.folder), *map(str, (self.http_port, self.grpc_port, *bounds)))
         with self._output.open("wb") as output:
             self._process = subprocess.Popen(
                 [sys.executable, *self._flags, "-c", _PROGRAM, *words], stdout=output, stderr=subprocess.STDOUT

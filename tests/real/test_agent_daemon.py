@@ -13,6 +13,7 @@ import pytest
 from tests.real.agent_process import AgentProcess, alive, job, rss_mb, submit, until, until_state
 from tests.real.control_process import ControlProcess
 from tests.real.runner_node import parent_of
+from tests.real.say import Say
 
 AGENT_RSS_MB_MAX = 50.0
 RUNNER_RSS_MB_MAX = 15.0
@@ -46,6 +47,40 @@ def test_a_job_runs_in_a_real_process_and_sees_its_node(
     with control.client() as client:
         cluster = client.health().cluster_id
     assert checkpoints == str(agent.data_dir / "checkpoints" / f"{done['id']}.{cluster[-12:]}")
+
+
+def test_output_of_a_forgotten_job_is_read_from_its_node_for_as_long_as_that_keeps_it(tmp_path: Path) -> None:
+    """`status` says `stoker logs ID`, and that said that the record was gone."""
+    with (
+        ControlProcess(tmp_path / "control", ended_max=1) as control,
+        AgentProcess(tmp_path / "node-1", control) as agent,
+    ):
+        say = Say(control.url, control.tokens.admin)
+        first, second = say.submit("--wait", "--", "echo kept"), say.submit("--wait", "--", "true")
+        until(lambda: say("cancel", first).exit_code == 3, "the first is forgotten")
+        assert say("status", first).exit_code == 0
+        for words in (("logs",), ("logs", "-f"), ("logs", "--tail", "1")):
+            assert say(*words, first).stdout == "kept\n"
+        for file in (agent.data_dir / "output").glob(f"{first}.*"):
+            file.unlink()
+        gone = say("logs", first)
+        assert (gone.exit_code, gone.stdout) == (4, "")
+        assert "none is kept there any more" in gone.stderr
+        assert "24 hours" in gone.stderr
+        assert say("logs", "-f", first).exit_code == 4
+        assert say("logs", second).exit_code == 0
+
+
+def test_a_forgotten_member_that_is_requeued_runs_on_the_node_that_knows_its_first_attempt(tmp_path: Path) -> None:
+    with ControlProcess(tmp_path / "control", ended_max=1) as control, AgentProcess(tmp_path / "node-1", control):
+        say = Say(control.url, control.tokens.admin)
+        array = say.submit("--array", "0-1", "--", "echo attempt $STOKER_ATTEMPT; [ $STOKER_ATTEMPT = 2 ]")
+        assert say("wait", array).exit_code == 1
+        until(lambda: say("cancel", f"{array}_0").stderr.count("its record is gone"), "its members are forgotten")
+        assert say("requeue", array).exit_code == 0
+        assert say("logs", "-f", f"{array}_0").stdout == "attempt 2\n"
+        assert say("wait", array).exit_code == 0
+        assert "2 members, 2 succeeded" in say("status", array).stdout
 
 
 def test_a_killed_agent_readopts_its_job_with_the_exit_code(

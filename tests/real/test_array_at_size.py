@@ -25,10 +25,10 @@ def test_cancel_of_a_part_is_exact_and_the_rest_runs_to_the_end_beside_other_job
         assert told.total == MEMBERS - KEPT
         now = _members(client, array)
         assert now["cancelled"] + now.get("stopping", 0) == MEMBERS - KEPT, "none of those had started"
-        until(lambda: client.job(array).state.value in ("succeeded", "failed"), 120, "the array to end")
+        until(lambda: client.job(array).state.value in ("succeeded", "cancelled"), 120, "the array to end")
         ended = _members(client, array)
         assert ended == {"total": MEMBERS, "succeeded": KEPT, "cancelled": MEMBERS - KEPT}
-        assert client.job(array).state.value == "failed", "not all of its members did well"
+        assert client.job(array).state.value == "cancelled", "none failed, and not all did well"
         assert {client.job(job).state.value for job in others} == {"succeeded"}
         assert client.job(f"{array}_{KEPT - 1}").state.value == "succeeded"
         assert client.job(f"{array}_{MEMBERS - 1}").state.value == "cancelled"

@@ -185,9 +185,13 @@ async def late_end(cluster: Cluster) -> None:
 
 def _is_settled(cluster: Cluster, machine: Machine, key: TaskKey) -> bool:
     job = cluster.control.parts.committer.state.jobs.get(key.job)
-    if job is None or len(job.attempts) < key.attempt or machine.name in cluster.oracle.forgotten:
+    if (
+        job is None
+        or not job.attempts_before < key.attempt <= job.newest_attempt
+        or machine.name in cluster.oracle.forgotten
+    ):
         return False
-    return job.attempts[key.attempt - 1].tasks[key.rank].end is not None
+    return job.attempt(key.attempt).tasks[key.rank].end is not None
 
 
 NODE_FAULTS: Final[tuple[Callable[[Cast], Awaitable[None]], ...]] = (

@@ -183,9 +183,9 @@ class Oracle:
         job = self._ledger.jobs.get(key.job) if self._ledger else None
         if job is not None and job.is_final:
             self.broken.append(f"O5 {key} began on {machine.name}, but {job.story()} is final")
-        if job is not None and len(job.attempts) < key.attempt:
+        if job is not None and not job.attempts_before < key.attempt <= job.newest_attempt:
             self.broken.append(f"O10 {key} began on {machine.name}, and no ledger placed it: {job.story()}")
-        elif job is not None and job.attempts[key.attempt - 1].master_port:
+        elif job is not None and job.attempt(key.attempt).master_port:
             leader = TaskKey(key.job, key.attempt, 0)
             if not any(leader in where.processes for where in self.machines):
                 self.broken.append(f"O10 {key} began on {machine.name} before rank 0 had tried the port")

@@ -168,7 +168,7 @@ class RunnerSocket:
         except FileNotFoundError as error:
             if key in self._asked:
                 return LogSlice(offset=0, data=b"", size=0, ended=False)
-            raise FileNotFoundError(f"no output of job {key.job} is kept on this node") from error
+            raise FileNotFoundError("none is kept there any more") from error
         return LogSlice(offset=begin, data=content, size=size, ended=ended)
 
     async def renounce(self) -> None:

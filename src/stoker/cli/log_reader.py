@@ -81,7 +81,8 @@ class LogReader:
                 raise
 
     def _first_attempt(self, *, newest: bool) -> int:
-        """With a tail the newest: earlier attempts lie before it."""
+        """With a tail the newest: earlier attempts lie before it. A member's first may have a higher number than 1."""
+        self._comes(1)
         numbers = [each.number for each in self._job().attempts] or [1]
         return numbers[-1] if newest else numbers[0]
 

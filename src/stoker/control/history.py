@@ -124,7 +124,7 @@ class Recorder:
             self._pruned = max(self._pruned, *event.jobs)
         elif isinstance(event, TaskEnded):
             job = state.jobs[event.job]
-            task = job.attempts[event.attempt - 1].tasks[event.rank]
+            task = job.attempt(event.attempt).tasks[event.rank]
             self._add(held_by(job, event.attempt, task, fact.at, position))
         elif isinstance(event, JobFinished):
             job = state.jobs[event.job]

@@ -106,8 +106,8 @@ class JobMeters:
     def _eligible_since(self, job: Job, attempt: int) -> Instant:
         """Return since when a job was eligible; an array's members become so with it (C2)."""
         let_go = max(self._eligible.pop(job.id, NEVER), self._eligible.get(job.array_of, NEVER))
-        if let_go == NEVER and attempt > 1:
-            return job.attempts[attempt - 2].ended_at
+        if let_go == NEVER and attempt > job.attempts_before + 1:
+            return job.attempt(attempt - 1).ended_at
         return max(job.submitted_at, job.spec.begin, let_go)
 
     def _ended(self, event: JobFinished) -> int:

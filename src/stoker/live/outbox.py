@@ -105,7 +105,7 @@ class Outbox:
             for stream in self._streams.values():
                 stream.forget(key)
             return
-        held_by = self._streams.get(job.attempts[key.attempt - 1].tasks[key.rank].placement.node)
+        held_by = self._streams.get(job.attempt(key.attempt).tasks[key.rank].placement.node)
         if held_by is not None:
             held_by.forget(key)
 

@@ -341,7 +341,8 @@ def _log_unavailable(node: NodeName, key: TaskKey, error: str) -> Refusal:
     return refuse(
         "log_unavailable",
         f"node {node} has no output of job {key.job}, attempt {key.attempt}, rank {key.rank}: {error}",
-        "output is kept for a while after a job's end; see `stoker status` for where it ran",
+        "a node keeps output for 24 hours after a task's end, or less where it has run 10,000 more; submit with "
+        "`--output FILE` to keep it longer",
         node=node,
         job_id=key.job,
     )

@@ -251,3 +251,30 @@ async def test_a_job_may_be_told_to_begin_later_and_says_when(plane: Plane) -> N
     assert at_once["reason"]["code"] != "begin_time"
     far = await plane.ask("POST", JOBS, {"command": "true", "begin": "9999-12-31T23:59:59-12:00"})
     assert (far.status, far.json["code"]) == (400, "begin_too_late")
+
+
+async def test_a_forgotten_member_that_is_requeued_runs_under_a_new_number_and_counts_once(tmp_path: Path) -> None:
+    settings = ControlSettings(policy=PolicySettings(ended_jobs_max=1))
+    async with plane_in(tmp_path, settings) as plane:
+        agent = await plane.join("n", gpus=1)
+        await array(plane, "0-2", gpu_count=1)
+        for exit_code in (0, 1, 0):
+            await agent.end(await agent.run(), exit_code)
+        jobs = plane.control.committer.state.jobs
+        await plane.until(lambda: len(jobs) == 1 and jobs[1].is_final)
+        assert (await plane.ask("POST", f"{JOBS}/1/requeue", {})).status == 200
+        start = await agent.run()
+        assert (start.key.job, start.key.attempt) == (3, 2)
+        assert await counts(plane, "1") == {"total": 3, "running": 1, "succeeded": 2}
+
+        async def used() -> dict[str, int]:
+            lines = (await plane.get("/api/v1/usage?by=job")).json["lines"]
+            return {line["key"]: line["jobs"] for line in lines}
+
+        assert await used() == {"1": 3}
+        await agent.end(start)
+        await plane.until(lambda: len(jobs) == 1 and jobs[1].is_final)
+        assert await used() == {"1": 3}
+        assert await counts(plane, "1") == {"total": 3, "succeeded": 3}
+        assert [each["number"] for each in (await plane.get(f"{JOBS}/1_1")).json["attempts"]] == [2]
+        assert (await plane.get("/api/v1/jobs/1/why")).json["facts"]["succeeded"] == 3

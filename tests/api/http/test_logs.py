@@ -3,10 +3,15 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
-from tests.api.http.plane import Agent, Plane, Reply
+from stoker.brain.domain.access import Role
+from stoker.live.settings.control import ControlSettings
+from stoker.live.settings.policy import PolicySettings
+from tests.api.http.plane import Agent, Plane, Reply, plane_in
+from tests.api.http.tokens import token_of
 
 LOGS = "/api/v1/jobs/1/logs"
 
@@ -40,6 +45,38 @@ async def test_output_is_read_from_an_offset_with_its_place_in_the_headers(plane
         assert (end.body, place(end)) == (b"three\n", (8, 14, "true"))
         beyond = await plane.get(f"{LOGS}?offset=100")
         assert beyond.body == b""
+
+
+@pytest.mark.parametrize("name", ["1", "2_1"])
+async def test_output_of_a_job_that_the_state_has_forgotten_is_read_from_its_node(tmp_path: Path, name: str) -> None:
+    async with plane_in(tmp_path, ControlSettings(policy=PolicySettings(ended_jobs_max=1))) as plane:
+        agent, last = await plane.join("n"), {"command": "x", "array": "0-2"}
+        for submitted in ({"command": "x"}, last, {"command": "x"}):
+            await plane.ask("POST", "/api/v1/jobs", submitted)
+            for _ in range(3 if submitted is last else 1):
+                await agent.end(await agent.run())
+        await plane.until(lambda: len(plane.control.committer.state.jobs) == 1)
+        logs = f"/api/v1/jobs/{name}/logs"
+        serving = asyncio.create_task(agent.serve_log(b"one\ntwo\n"))
+        whole = await plane.get(logs)
+        assert (whole.status, whole.body, place(whole)) == (200, b"one\ntwo\n", (0, 8, "true"))
+        assert (await plane.get(f"{logs}?follow=true")).body == b"one\ntwo\n"
+        assert (await plane.get(f"{logs}?attempt=2")).json["code"] == "attempt_unknown"
+        assert (await plane.get(f"{logs}?attempt=2&wait_s=20")).json["code"] == "attempt_unknown", "at once"
+        assert (await plane.get("/api/v1/jobs/2/logs")).json["code"] == "several_jobs"
+        serving.cancel()
+
+
+async def test_output_of_a_forgotten_job_is_for_those_who_may_read_the_job(tmp_path: Path) -> None:
+    async with plane_in(tmp_path, ControlSettings(policy=PolicySettings(ended_jobs_max=1))) as plane:
+        agent = await plane.join("n")
+        for _ in range(2):
+            await plane.ask("POST", "/api/v1/jobs", {"command": "x"})
+            await agent.end(await agent.run())
+        await plane.until(lambda: len(plane.control.committer.state.jobs) == 1)
+        await plane.ask("POST", "/api/v1/tenants", {"name": "other"})
+        refused = await plane.ask("GET", LOGS, headers=await token_of(plane, Role.USER, "other"))
+        assert (refused.status, refused.json["code"]) == (403, "not_allowed")
 
 
 async def test_bytes_that_are_no_text_pass_through(plane: Plane) -> None:

@@ -135,7 +135,7 @@ class Story:
             )
             for rank, (node, first) in enumerate(where)
         )
-        number = len(self.job(job).attempts) + 1
+        number = self.job(job).newest_attempt + 1
         master = f"addr-{where[0][0]}" if port else ""
         place = Place(job=job, attempt=number, tasks=tasks, master_addr=master, master_port=port)
         before = self.state.position

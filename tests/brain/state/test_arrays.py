@@ -3,11 +3,12 @@
 import pytest
 
 from stoker.brain.domain.array import Spans, parse_array, parse_job_ref
-from stoker.brain.domain.ids import JobId
+from stoker.brain.domain.ids import JobId, NodeName
+from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.job import StopCause
 from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.policy import Policy
-from stoker.brain.domain.reason import ReasonCode
+from stoker.brain.domain.reason import Reason, ReasonCode, describe
 from stoker.brain.domain.units import NEVER, Instant
 from stoker.brain.state.arrays import member_counts
 from stoker.brain.state.commands import Cancel, Hold, Release, Requeue, SignalJob, Submit
@@ -104,7 +105,8 @@ def test_the_array_ends_with_its_last_member_and_succeeds_only_if_all_did(code: 
     assert ended.state is state
     assert ended.reason is not None
     assert ended.reason.code is ReasonCode.MEMBERS_ENDED
-    assert ended.reason.facts == {"succeeded": 2 + (code == 0), "others": int(code != 0)}
+    failed = int(code != 0)
+    assert ended.reason.facts == {"succeeded": 3 - failed, "failed": failed, "cancelled": 0, "others": failed}
     assert story.state.indexes.pending_count == 0
     assert not story.state.indexes.waiting_arrays
 
@@ -151,8 +153,37 @@ def test_cancelling_the_last_waiting_member_ends_the_array() -> None:
     story.end(_run(story, "1_0"))
     story.tell(Cancel, "1_1")
     story.all_due()
-    assert story.job(array).state is JobState.FAILED
+    assert story.job(array).state is JobState.CANCELLED
     assert story.job(array).reason is not None
+
+
+@pytest.mark.parametrize(
+    ("code", "state", "said"),
+    [
+        (0, JobState.CANCELLED, "its members have ended: 1 succeeded, 0 failed, 3 were cancelled"),
+        (3, JobState.FAILED, "its members have ended: 0 succeeded, 1 failed, 3 were cancelled"),
+    ],
+)
+def test_an_array_ends_cancelled_where_none_failed_and_tells_failed_and_cancelled_members_apart(
+    code: int, state: JobState, said: str
+) -> None:
+    story = Story(Policy(ended_jobs_max=1))
+    story.node("n1", 2)
+    array = _array(story, "0-3")
+    story.decide()
+    story.end(_run(story, "1_0"), exit_code=code)
+    story.tell(Cancel, "1")
+    story.end(story.named("1_1").id, signal=15)
+    story.all_due()
+    assert story.state.find(parse_job_ref("1_1")) is None, "its record is gone"
+    ended = story.job(array)
+    assert ended.reason is not None
+    assert (ended.state, describe(ended.reason)) == (state, said)
+
+
+def test_the_reason_of_an_array_that_ended_before_they_were_told_apart_reads_as_it_did() -> None:
+    old = Reason(ReasonCode.MEMBERS_ENDED, {"succeeded": 5, "others": 1})
+    assert describe(old) == "its members have ended: 5 succeeded, 1 otherwise"
 
 
 def test_cancel_of_some_is_exact() -> None:
@@ -230,7 +261,8 @@ def test_a_member_cancelled_before_it_was_a_record_can_be_asked_for_once_more() 
     assert story.decide() == ["1_2"]
     story.end(_run(story, "1_2"))
     story.all_due()
-    assert story.job(array).reason.facts == {"succeeded": 1, "others": 3}  # type: ignore[union-attr]  # it has one
+    facts = story.job(array).reason.facts  # type: ignore[union-attr]  # it has one
+    assert facts == {"succeeded": 1, "failed": 0, "cancelled": 3, "others": 3}
 
 
 def test_a_requeue_of_a_running_member_stops_it_first_and_costs_no_retry() -> None:
@@ -270,10 +302,77 @@ def test_forgotten_members_still_count_towards_how_the_array_ended() -> None:
         assert story.decide() == [label]
         story.end(_run(story, label), exit_code=int(label == "1_1"))
         story.all_due()
-    assert story.job(array).reason.facts == {"succeeded": 5, "others": 1}  # type: ignore[union-attr]  # it has one
+    facts = story.job(array).reason.facts  # type: ignore[union-attr]  # it has one
+    assert facts == {"succeeded": 5, "failed": 1, "cancelled": 0, "others": 1}
     assert story.state.find(parse_job_ref("1_0")) is None
     gone = story.refused(Cancel(by=ANNA, target=parse_job_ref("1_0")))
     assert (gone.code, gone.message) == ("job_ended", "job 1_0 has already ended: its record is gone")
+
+
+def _forgotten(ends: dict[str, int], **policy: int) -> Story:
+    """An array 1 whose members have ended with these exit codes, and whose record alone is left."""
+    story = Story(Policy(ended_jobs_max=1, **policy))
+    story.node("n1", 1)
+    _array(story, f"0-{len(ends) - 1}", retries_max=1)
+    for label, code in ends.items():
+        while not story.named(label).is_final:
+            assert story.decide() == [label]
+            story.end(_run(story, label), exit_code=code)
+            story.wait(60_000)
+            if not story.named(label).is_final:
+                story.deadlines()
+    story.all_due()
+    assert list(story.state.jobs) == [1]
+    return story
+
+
+def test_a_requeue_of_an_array_runs_the_failed_members_whose_records_are_gone() -> None:
+    """It said that no member had failed, beside a total of two failed ones."""
+    story = _forgotten({"1_0": 0, "1_1": 3, "1_2": 0, "1_3": 4})
+    (key, node), array = (TaskKey(JobId(3), 1, 0), NodeName("n1")), JobId(1)
+    story.tell(Requeue, "1")
+    assert story.job(array).state is JobState.PENDING
+    assert [story.named(label).state for label in ("1_1", "1_3")] == [JobState.PENDING] * 2
+    assert story.decide() == ["1_1"]
+    attempt = story.named("1_1").attempts[-1]
+    assert attempt.number == 3, "agents know tasks by their numbers: those of the record that is gone stay used"
+    story.finish(node, key)
+    assert story.named("1_1").state is JobState.STARTING, "a late report of an earlier attempt ends nothing"
+    story.end(_run(story, "1_1"))
+    assert story.decide() == ["1_3"]
+    story.end(_run(story, "1_3"))
+    story.all_due()
+    ended = story.job(array)
+    assert ended.state is JobState.SUCCEEDED
+    assert ended.reason is not None
+    assert ended.reason.facts["succeeded"] == 4
+    assert story.refused(Requeue(by=ANNA, target=parse_job_ref("1"))).code == "nothing_failed"
+
+
+@pytest.mark.parametrize("named", ["1_1", "1_[0-2]", "3"])
+def test_a_forgotten_member_that_failed_runs_once_more_by_its_name(named: str) -> None:
+    story = _forgotten({"1_0": 0, "1_1": 3, "1_2": 0, "1_3": 4})
+    story.tell(Requeue, named)
+    assert story.decide() == ["1_1"]
+    story.end(_run(story, "1_1"), exit_code=5)
+    story.wait(60_000).deadlines()
+    assert story.decide() == ["1_1"], "its retries are whole again"
+    story.end(_run(story, "1_1"), exit_code=5)
+    story.wait(60_000).all_due()
+    assert list(story.state.jobs) == [1]
+    assert story.job(JobId(1)).as_array[1].pruned_failed == ((1, 1, 1), (3, 3, 1))
+    story.tell(Requeue, named)
+    assert story.decide() == ["1_1"]
+    assert story.named("1_1").attempts[-1].number == 5
+    gone = story.refused(Requeue(by=ANNA, target=parse_job_ref("1_0")))
+    assert (gone.code, gone.message) == ("job_forgotten", "job 1_0 ended so long ago that its record is gone")
+
+
+def test_forgotten_members_that_wait_again_are_bounded_as_others_are() -> None:
+    story = _forgotten({"1_0": 3, "1_1": 3, "1_2": 3}, pending_jobs_max=3)
+    story.submit(spec(hold=True))
+    assert story.refused(Requeue(by=ANNA, target=parse_job_ref("1"))).code == "queue_full"
+    story.tell(Requeue, "1_[0-1]")
 
 
 def test_members_are_counted_by_state_whatever_became_of_their_records() -> None:

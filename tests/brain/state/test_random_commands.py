@@ -24,6 +24,7 @@ from stoker.brain.domain.ids import (
     NodeName,
     PartitionName,
     Position,
+    Principal,
     TenantName,
     node_principal,
 )
@@ -42,7 +43,8 @@ from stoker.brain.state.apply.dispatch import apply
 from stoker.brain.state.arrays import member_counts
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.codec import decode_fact, load_snapshot, snapshot_chunks
-from stoker.brain.state.events.job import JobFinished
+from stoker.brain.state.events.job import JobFinished, JobPlaced
+from stoker.brain.state.events.union import Event
 from stoker.brain.state.state_view import StateView
 from tests.brain.state.story import ANNA, Story, inventory, settle_all, spec
 
@@ -58,6 +60,7 @@ class Chaos(Story):
     def __init__(self, seed: int) -> None:
         self.chance = Random(seed)
         self.plan = Plan(actions=(), reasons={})
+        self.placed: set[tuple[JobId, int]] = set()
         self.seen: list[tuple[NodeName, TaskKey]] = [(NODES[0], TaskKey(JobId(1), 1, 0))]
         ended_max = self.chance.choice((0, 2, 6))
         super().__init__(
@@ -75,6 +78,12 @@ class Chaos(Story):
             self.node(name, self.chance.choice((1, 3)), leases=self.chance.random() < 0.8)
         for name in TENANTS[1:3]:
             self.ask(ask.PutTenant(by=ANNA, tenant=Tenant(name=name), create=True))
+
+    def apply(self, event: Event, by: Principal = CONTROL) -> None:
+        if isinstance(event, JobPlaced):
+            assert (event.job, event.attempt) not in self.placed, "agents take it for the one that has ended"
+            self.placed.add((event.job, event.attempt))
+        super().apply(event, by)
 
     def step(self) -> None:
         chance = self.chance

@@ -27,8 +27,8 @@ from starlette.types import Receive, Scope, Send
 
 from stoker.api.http.connections import break_off
 from stoker.api.http.guard import is_head
-from stoker.api.http.responses import EndlessResponse, StreamLimit, caller_of, own_job_at, query_of
-from stoker.api.http.routing import JOB, Routes
+from stoker.api.http.responses import EndlessResponse, StreamLimit, caller_of, lookup_own_job_at, query_of
+from stoker.api.http.routing import LOOKUP, Routes
 from stoker.brain.domain.access import Caller
 from stoker.brain.domain.errors import StokerError, refusal_error
 from stoker.brain.domain.instruction import TaskKey
@@ -71,7 +71,7 @@ LOOK_FIRST_S: Final = 0.05
 LOOK_MAX_S: Final = 0.25
 """Between two looks at whether an attempt has begun: a look costs a microsecond, a person doesn't notice it."""
 
-_REFUSALS = (*JOB, "not_started", "attempt_unknown", "node_unreachable", "log_unavailable", "too_many_streams")
+_REFUSALS = (*LOOKUP, "not_started", "attempt_unknown", "node_unreachable", "log_unavailable", "too_many_streams")
 _STREAM_HEADERS: Final = {"X-Content-Type-Options": "nosniff", "Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 _TEXT = {"text/plain": {"schema": {"type": "string", "format": "binary"}}}
 
@@ -90,7 +90,7 @@ def routes(control: ControlPlane) -> Routes:
         query = query_of(request, LogQuery)
         reading = LogReading(control, request, query)
         if query.follow:
-            reading.check()
+            await reading.check()
             if is_head(request):
                 return Response(media_type=MEDIA_TYPE, headers=_STREAM_HEADERS)
             return _LogStream(followers, reading, control.clock)
@@ -165,19 +165,18 @@ class LogReading:
         """Return once the caller may not read any more."""
         await self._control.access.watch(self.caller)
 
-    @property
-    def job(self) -> Job:
-        """Raises: StokerError, such as `job_forgotten`."""
-        job = own_job_at(self._request, self._control)
+    async def job(self) -> Job:
+        """Return the job, also one that only the history knows. Raises: StokerError, such as `job_forgotten`."""
+        job = await lookup_own_job_at(self._request, self._control)
         if job.members is not None:
             spec, _ = job.as_array
             hint = f"name one of them, such as `{job.id}_{spec.indexes[0][0]}`"
             raise refusal_error("several_jobs", f"job {job.id} is an array: each of its members writes", hint)
         return job
 
-    def place(self, attempt: int) -> LogPlace:
+    async def place(self, attempt: int) -> LogPlace:
         """Where an attempt's output is, 0 = the newest. Raises: StokerError `not_started` or `attempt_unknown`."""
-        job = self.job
+        job = await self.job()
         if not job.attempts:
             raise _not_started(job)
         found = next((each for each in job.attempts if each.number == attempt), None) if attempt else job.attempts[-1]
@@ -185,12 +184,12 @@ class LogReading:
             raise _attempt_unknown(job, attempt or job.attempts[-1].number, self.query.rank)
         return _place(job, found, self.query.rank)
 
-    def check(self) -> None:
+    async def check(self) -> None:
         """Check that what the request asks for is there, or may come to be. Raises: as `place`."""
         try:
-            self.place(self.query.attempt)
+            await self.place(self.query.attempt)
         except StokerError:
-            if not self._may_begin(self.query.attempt):
+            if not await self._may_begin(self.query.attempt):
                 raise
 
     async def begun(self, attempt: int, until_s: float) -> LogPlace:
@@ -198,16 +197,16 @@ class LogReading:
         look_s = LOOK_FIRST_S
         while True:
             try:
-                return self.place(attempt)
+                return await self.place(attempt)
             except StokerError:
                 left_s = until_s - self._control.clock.mono()
-                if left_s <= 0 or self.tails.closed or not self._may_begin(attempt):
+                if left_s <= 0 or self.tails.closed or not await self._may_begin(attempt):
                     raise
             await self._control.clock.sleep(min(look_s, left_s))
             look_s = min(2 * look_s, LOOK_MAX_S)
 
-    def _may_begin(self, attempt: int) -> bool:
-        job = self.job
+    async def _may_begin(self, attempt: int) -> bool:
+        job = await self.job()
         newest = job.attempts[-1].number if job.attempts else 0
         return not job.is_final and max(attempt, 1) > newest
 

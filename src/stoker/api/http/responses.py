@@ -25,12 +25,11 @@ from stoker.brain.domain.access import Caller
 from stoker.brain.domain.errors import Refusal, StokerError, refusal_error
 from stoker.brain.domain.ids import Principal
 from stoker.brain.domain.job import Job
-from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.commands import Command
 from stoker.brain.state.events.union import Event
 from stoker.control.access import check_read
 from stoker.control.control_plane import ControlPlane
-from stoker.control.queries.job_lookup import job_named, lookup_job
+from stoker.control.queries.job_lookup import lookup_job
 from stoker.control.submission import Key, Submitted, keyed
 from stoker.wire.endpoints import KEY_HEADER, REPLAYED_HEADER
 from stoker.wire.rest.decode import decode_body, decode_query
@@ -137,19 +136,12 @@ async def body_of(request: Request) -> bytes:
     return b"".join(chunks)
 
 
-def job_at(request: Request, state: ClusterState) -> Job:
-    """The one job, or member of an array, that the path names; a member that is no record as its array has it.
-
-    Raises: StokerError `bad_job_id`, `bad_array`, `several_jobs`, `not_an_array`, `job_unknown`, `member_unknown` or
-    `job_forgotten`.
-    """
-    return job_named(request.path_params["job_id"], state)
-
-
 async def lookup_job_at(request: Request, control: ControlPlane) -> Job:
-    """The job that the path names, also when only the history knows it.
+    """The one job, or member of an array, that the path names, also when only the history knows it.
 
-    Raises: as `job_at`, and StokerError `history_unavailable`.
+    A member that is no record is shown as its array has it.
+    Raises: StokerError `bad_job_id`, `bad_array`, `several_jobs`, `not_an_array`, `job_unknown`, `member_unknown`,
+    `job_forgotten` or `history_unavailable`.
     """
     return await lookup_job(request.path_params["job_id"], control)
 
@@ -158,14 +150,6 @@ async def lookup_own_job_at(request: Request, control: ControlPlane) -> Job:
     """The same, for a caller who may see it in full. Raises: the same, and StokerError `not_allowed`."""
     job = await lookup_job_at(request, control)
     check_read(control.committer.state, caller_of(request), job)
-    return job
-
-
-def own_job_at(request: Request, control: ControlPlane) -> Job:
-    """The same, for one who may see it in full. Raises: the same, and `not_allowed`."""
-    state = control.committer.state
-    job = job_at(request, state)
-    check_read(state, caller_of(request), job)
     return job
 
 

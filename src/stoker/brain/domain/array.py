@@ -11,7 +11,7 @@ Rules: S1  a span is (first, last, step) with first <= last, and last is a membe
 
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import accumulate, pairwise
 from math import gcd
@@ -77,6 +77,10 @@ class Members(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Members that ended otherwise, whose records are gone."""
     pruned_cancelled: int = 0
     """Members of `pruned_bad` that were cancelled."""
+    pruned_failed: Spans = ()
+    """Members of `pruned_bad` that failed, which may be requeued. Those that an older Stoker pruned aren't named."""
+    pruned_attempts: int = 0
+    """The highest attempt number of any of `pruned_failed`, which those that run once more go on from."""
 
     def cancelled_with(self, index: int) -> CancelledMembers | None:
         """Return the group of members with which this one was cancelled before it was a record; None = it wasn't."""
@@ -206,6 +210,14 @@ def spans_of(indexes: Sequence[int]) -> Spans:
         else:
             spans.append((index, index, 1))
     return tuple(spans)
+
+
+def joined(spans: Spans, indexes: Iterable[int]) -> Spans:
+    """Return the spans with other indexes among them; none of these may be in the spans already."""
+    found: list[Span] = []
+    for span in sorted((*spans, *((index, index, 1) for index in indexes))):
+        _add(found, span)
+    return tuple(found)
 
 
 def without(spans: Spans, index: int) -> Spans:

@@ -202,6 +202,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     reason: Reason | None = None
     """Why it ended or is delayed. Why it waits for GPUs is kept by the loop, by shape."""
     attempts: tuple[Attempt, ...] = ()
+    attempts_before: int = 0
+    """Number of the last attempt that an earlier record of this member may have had: its own go on from there."""
     retries_used: int = 0
     requeues_used: int = 0
     port_retries_used: int = 0
@@ -245,6 +247,16 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self.attempts[-1] if self.state in LIVE else None
 
     @property
+    def newest_attempt(self) -> int:
+        """Number of the newest attempt, after which the next one is counted."""
+        return self.attempts_before + len(self.attempts)
+
+    def attempt(self, number: int) -> Attempt:
+        """Return the attempt of this number, which the record must have."""
+        assert number > self.attempts_before, f"attempt {number} was of an earlier record: {self.story()}"
+        return self.attempts[number - self.attempts_before - 1]
+
+    @property
     def is_final(self) -> bool:
         """Whether the job has ended."""
         return self.state in FINAL
@@ -280,10 +292,9 @@ def member_of(array: Job, index: int, records: Mapping[JobId, Job]) -> Job | Non
     return records.get(member_id(array.id, spec, index)) or lazy_member(array, index)
 
 
-def lazy_member(array: Job, index: int) -> Job | None:
-    """Return a member that is no record, as its array has it; None = it was one, and its record is gone."""
-    spec, members = array.as_array
-    as_array = Job(
+def _member_like(array: Job, index: int) -> Job:
+    spec, _ = array.as_array
+    return Job(
         id=member_id(array.id, spec, index),
         uid=f"{array.uid}_{index}",
         spec=array.spec,
@@ -293,10 +304,31 @@ def lazy_member(array: Job, index: int) -> Job | None:
         reason=array.reason,
         not_before=array.not_before,
         blocked=array.blocked,
+        met=array.met,
         array_of=array.id,
         array_index=index,
         ended_at=array.ended_at,
     )
+
+
+def forgotten_member(array: Job, index: int, at: Instant, by: Principal) -> Job:
+    """Return the new record of a member that failed and whose record is gone, for another try that `by` wants."""
+    _, members = array.as_array
+    assert contains(members.pruned_failed, index), f"member {index} has no failed record that is gone: {array.story()}"
+    return msgspec.structs.replace(
+        _member_like(array, index),
+        state=JobState.FAILED,
+        reason=Reason(ReasonCode.REQUEUED, {"by": by}),
+        not_before=NEVER,
+        ended_at=at,
+        attempts_before=members.pruned_attempts,
+    )
+
+
+def lazy_member(array: Job, index: int) -> Job | None:
+    """Return a member that is no record, as its array has it; None = it was one, and its record is gone."""
+    _, members = array.as_array
+    as_array = _member_like(array, index)
     if contains(members.lazy, index):
         return as_array
     gone = members.cancelled_with(index)

@@ -209,13 +209,15 @@ _SENTENCES: Final[dict[ReasonCode, tuple[str, str]]] = {
         "submit it again once what it depends on has gone well",
     ),
     ReasonCode.MEMBERS_ENDED: (
-        "its members have ended: {succeeded} succeeded, {others} otherwise",
+        "its members have ended: {succeeded} succeeded, {failed} failed, {cancelled} were cancelled",
         "`stoker list --members --name NAME` shows them; `stoker requeue ID` runs those that failed once more",
     ),
     ReasonCode.REQUEUED: ("{by} asked for another try", "nothing to do"),
 }
 
 
+_MEMBERS_ENDED_OLD: Final = "its members have ended: {succeeded} succeeded, {others} otherwise"
+"""Of arrays that ended before their failed and cancelled members were told apart."""
 _NEVER_WITHIN: Final = (
     "it can't start while that limit holds: an admin may raise it (`stoker tenant set {tenant}`); else cancel it, and "
     "submit one that asks for less"
@@ -231,6 +233,8 @@ class _FactsOrMark(dict[str, object]):
 
 def describe(reason: Reason) -> str:
     """Return the sentence for people."""
+    if reason.code is ReasonCode.MEMBERS_ENDED and reason.facts.keys() == {"succeeded", "others"}:
+        return _MEMBERS_ENDED_OLD.format_map(_FactsOrMark(reason.facts))
     return _SENTENCES[reason.code][0].format_map(_FactsOrMark(reason.facts))
 
 

@@ -137,7 +137,7 @@ def held_by(job: Job, attempt: int, task: Task, until: Instant, position: Positi
         node=placement.node,
         gpus=placement.gpus,
         cpus=placement.cpus,
-        since=job.attempts[attempt - 1].placed_at,
+        since=job.attempt(attempt).placed_at,
         until=until,
         position=position,
     )

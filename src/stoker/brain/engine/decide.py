@@ -290,7 +290,7 @@ class _Pass:
         job, demand = candidate.job, candidate.shape.demand
         array = candidate.array if candidate.lazy else JobId(0)
         searches = self._searches_for(candidate.shape, choices)
-        attempt = 1 if candidate.lazy else len(self._view.job(job).attempts) + 1
+        attempt = 1 if candidate.lazy else self._view.job(job).newest_attempt + 1
         while fits := _first_fits(searches):
             mark = self._draft.checkpoint()
             tasks = number_ranks(self._draft, fits, demand)

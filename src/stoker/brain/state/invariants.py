@@ -81,11 +81,11 @@ def each_job_consistent(state: ClusterState, jobs: Iterable[Job] | None = None) 
 
 def _job_faults(state: ClusterState, job: Job) -> Iterator[str]:
     open_attempts = [attempt.number for attempt in job.attempts if attempt.outcome is None]
-    if job.state in LIVE and open_attempts != [len(job.attempts)]:
+    if job.state in LIVE and open_attempts != [job.newest_attempt]:
         yield "live without exactly its newest attempt open"
     if job.state not in LIVE and open_attempts:
         yield f"attempts {open_attempts} open in a state that holds nothing"
-    if [attempt.number for attempt in job.attempts] != list(range(1, len(job.attempts) + 1)):
+    if [attempt.number for attempt in job.attempts] != list(range(job.attempts_before + 1, job.newest_attempt + 1)):
         yield "attempts out of order"
     if any(attempt.epoch > state.epoch for attempt in job.attempts):
         yield f"an attempt of an epoch beyond {state.epoch}"
@@ -125,6 +125,8 @@ def _array_faults(state: ClusterState, array: Job) -> Iterator[str]:
     counted += sum(count_of(each.indexes) for each in members.cancelled)
     if counted != spec.count or members.waiting != count_of(members.lazy):
         yield f"{counted} of {spec.count} members are accounted for, {members.waiting} of them waiting"
+    if count_of(members.pruned_failed) > members.pruned_bad - members.pruned_cancelled:
+        yield "more forgotten members are named as failed than were counted"
     if spec.running_max and tally.live > spec.running_max:
         yield f"{tally.live} members live, more than {spec.running_max}"
     if array.attempts:

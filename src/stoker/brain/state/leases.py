@@ -38,7 +38,7 @@ def overdue(state: ClusterState, name: NodeName, silent_ms: int) -> dict[JobId, 
     if not state.nodes[name].inventory.keeps_leases:  # also not of an agent that was exchanged under its work
         return found
     for job, number, rank in state.indexes.held.get(name, ()):
-        attempt = state.jobs[job].attempts[number - 1]
+        attempt = state.jobs[job].attempt(number)
         if attempt.lease_ms and silent_ms >= surely_over_ms(attempt.lease_ms):
             found.setdefault(job, []).append(rank)
     return found
@@ -85,7 +85,7 @@ def _settled_silent(task: Task | None) -> bool:
 def task_of(state: ClusterState, key: TaskKey) -> Task | None:
     """The task of that name, live or ended, as far as the ledger remembers it."""
     job = state.jobs.get(key.job)
-    if job is None or not 1 <= key.attempt <= len(job.attempts):
+    if job is None or not job.attempts_before < key.attempt <= job.newest_attempt:
         return None
-    tasks = job.attempts[key.attempt - 1].tasks
+    tasks = job.attempt(key.attempt).tasks
     return tasks[key.rank] if 0 <= key.rank < len(tasks) else None

@@ -12,6 +12,7 @@ from stoker.brain.domain.array import JobRef, difference, indexes_of
 from stoker.brain.domain.errors import Refusal, StokerError
 from stoker.brain.domain.ids import JobId
 from stoker.brain.domain.job import Job
+from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.reason import ReasonCode
 from stoker.brain.state.arrays import Tally, member_counts
 from stoker.brain.state.cluster import ClusterState
@@ -22,6 +23,7 @@ from stoker.control.control_plane import ControlPlane
 from stoker.wire.rest.job import LIST_MAX, JobDetails, members_view, reduced
 
 SLICE: Final = 2_000
+_ENDS: Final = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
 
 
 class ListedJobs(NamedTuple):
@@ -50,7 +52,9 @@ def job_details_for(control: ControlPlane, caller: Caller, job: Job) -> JobDetai
 
 def _forgotten(array: Job) -> JobDetails:
     """An array that only the history knows. What it says of the members may be older than their being forgotten."""
-    counts = member_counts(array, Tally())
+    counts, facts = member_counts(array, Tally()), array.reason.facts if array.reason else {}
+    if "failed" in facts:
+        counts = {state: int(facts[state.value]) for state in _ENDS}
     spec, _ = array.as_array
     whole = sum(counts.values()) == spec.count
     return JobDetails(array, array.state, array.reason, members_view(counts) if whole else None)

@@ -95,13 +95,13 @@ def _live(state: ClusterState, now: Instant) -> list[Holding]:
     for held in state.indexes.held.values():
         for job_id, attempt, rank in held:
             job = state.jobs[job_id]
-            found.append(held_by(job, attempt, job.attempts[attempt - 1].tasks[rank], now, state.position))
+            found.append(held_by(job, attempt, job.attempt(attempt).tasks[rank], now, state.position))
     return found
 
 
 def _may_be_there(state: ClusterState, job_id: JobId) -> bool:
     job = state.jobs.get(job_id)
-    return job is None or len(job.attempts) > 1 or len(job.attempts[-1].tasks) > 1
+    return job is None or job.newest_attempt > 1 or len(job.attempts[-1].tasks) > 1
 
 
 async def _lines(store: History, clock: Clock, asked: UsageQuery, cut: _Cut, lines_max: int) -> list[UsageSum]:

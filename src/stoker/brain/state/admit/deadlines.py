@@ -2,7 +2,8 @@
 
 `Indexes.next_deadline` says when something falls due next.
 
-Rules: R1  an array ends when all of its members have: `succeeded` if all of them did, else `failed`
+Rules: R1  an array ends when all of its members have: `succeeded` if all of them did, `cancelled` if all that didn't
+           were, else `failed`
        R2  a job whose dependency can never be met ends at once; of an array the members that are records end first
        R3  nothing is forgotten while a decision that needs it is still due
 """
@@ -10,10 +11,12 @@ Rules: R1  an array ends when all of its members have: `succeeded` if all of the
 from typing import Final
 
 from stoker.brain.domain.dependency import Verdict
+from stoker.brain.domain.errors import Facts
 from stoker.brain.domain.job import Job, StopCause
 from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.reason import Reason, ReasonCode
 from stoker.brain.domain.units import Instant, later
+from stoker.brain.state.arrays import member_counts
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.dependencies import never_because
 from stoker.brain.state.events.job import (
@@ -69,11 +72,9 @@ def _never(state: ClusterState, job: Job) -> JobFinished:
 
 
 def _array_over(state: ClusterState, array: Job) -> JobFinished:
-    spec, members = array.as_array
-    tally = state.indexes.arrays[array.id]
-    succeeded = tally.ok + members.pruned_ok
-    return JobFinished(
-        job=array.id,
-        state=JobState.SUCCEEDED if succeeded == spec.count else JobState.FAILED,
-        reason=Reason(ReasonCode.MEMBERS_ENDED, {"succeeded": succeeded, "others": spec.count - succeeded}),
-    )
+    counts = member_counts(array, state.indexes.arrays[array.id])
+    succeeded, cancelled = counts.get(JobState.SUCCEEDED, 0), counts.get(JobState.CANCELLED, 0)
+    others = sum(counts.values()) - succeeded
+    ended = JobState.FAILED if cancelled < others else JobState.CANCELLED if others else JobState.SUCCEEDED
+    facts: Facts = {"succeeded": succeeded, "failed": others - cancelled, "cancelled": cancelled, "others": others}
+    return JobFinished(job=array.id, state=ended, reason=Reason(ReasonCode.MEMBERS_ENDED, facts))

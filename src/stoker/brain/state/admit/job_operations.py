@@ -163,11 +163,11 @@ def requeue(state: ClusterState, target: _OperationTarget) -> Answer:
             return _never_satisfied(job, never)
         if len(job.attempts) >= state.policy.attempts_max:
             return _tried_enough(job, state.policy.attempts_max)
-    uncancelled = _uncancelled(target)
-    fault = _too_many(target, sum(map(count_of, uncancelled))) or _tenant_fault(state, target, again, uncancelled)
+    unmade = [*_uncancelled(target), _forgotten(target)]
+    fault = _too_many(target, sum(map(count_of, unmade))) or _tenant_fault(state, target, again, unmade)
     if fault:
         return fault
-    events: list[JobEvent] = [*_unmade(target, uncancelled)]
+    events: list[JobEvent] = [*_unmade(target, unmade)]
     for job in again:
         events.extend(_once_more(job))
     array = target.array
@@ -238,7 +238,7 @@ def _too_many(target: _OperationTarget, made: int) -> Refusal | None:
     # The same bound as on a list of jobs: these members become jobs of their own.
     if made <= MADE_MAX:
         return None
-    array, hint = target.ref.job, "name fewer at a time, or the array as a whole"
+    array, hint = target.ref.job, "name fewer at a time" + ("" if target.whole else ", or the array as a whole")
     message = f"{made} members of array {array} would become jobs of their own at once; at most {MADE_MAX} may"
     return refuse("too_many_jobs", message, hint, job_id=str(array), jobs=made, jobs_max=MADE_MAX)
 
@@ -263,20 +263,26 @@ def _uncancelled(target: _OperationTarget) -> list[Spans]:
     return [named] if array.members.cancelled_with(named[0][0]) else []
 
 
+def _forgotten(target: _OperationTarget) -> Spans:
+    # The named members, or all of the array, that failed and whose records are gone.
+    failed = target.array.members.pruned_failed if target.array and target.array.members else ()
+    return failed if target.whole else common(target.ref.members or (), failed)
+
+
 def _tenant_fault(
-    state: ClusterState, target: _OperationTarget, again: Iterable[Job], uncancelled: Iterable[Spans]
+    state: ClusterState, target: _OperationTarget, again: Iterable[Job], unmade: Iterable[Spans]
 ) -> Refusal | None:
     # Live jobs are not checked: they wait again as if they had lost their node.
     ended = [job for job in again if job.is_final]
-    more = len(ended) + sum(map(count_of, uncancelled))
+    more = len(ended) + sum(map(count_of, unmade))
     array = target.array
     if array and array.is_final and array.members:
         more += count_of(array.members.lazy)
     return TenantRules(state).fault_again([*ended, *((array,) if array else ())], more) if more else None
 
 
-def _unmade(target: _OperationTarget, uncancelled: Iterable[Spans]) -> Iterator[JobEvent]:
-    for spans in uncancelled:
+def _unmade(target: _OperationTarget, unmade: Iterable[Spans]) -> Iterator[JobEvent]:
+    for spans in unmade:
         for index in indexes_of(spans):
             assert target.array is not None, "only arrays have members"
             spec, _ = target.array.as_array
@@ -293,6 +299,10 @@ def _never_satisfied(job: Job, never: Reason) -> Refusal:
 def _nothing_again(target: _OperationTarget) -> Refusal:
     array, named = target.array, target.ref.members
     if target.whole and array:
+        members = array.members
+        if members and members.pruned_bad > members.pruned_cancelled:
+            message = f"members of {target} failed so long ago that an older Stoker forgot which"
+            return target.refuse("job_forgotten", message, "submit those again that are wanted")
         hint = "name members, such as `123_4`, to run others once more"
         return target.refuse("nothing_failed", f"no member of {target} has failed", hint)
     if array and array.members and named and not target.records:

@@ -22,7 +22,7 @@ def admit_place(state: ClusterState, place: Place) -> Refusal | None:
     array = state.jobs.get(job.array_of)
     if array is not None and state.indexes.arrays.slots_left(array) == 0:
         return _stale(place, f"array {array.label} runs as many members as it may")
-    if place.attempt != len(job.attempts) + 1:
+    if place.attempt != job.newest_attempt + 1:
         return _stale(place, f"attempt {place.attempt} of job {place.job} is out of turn")
     if [task.rank for task in place.tasks] != list(range(job.spec.demand.tasks)):
         return _stale(place, f"job {place.job} asked for {job.spec.demand.tasks} tasks")

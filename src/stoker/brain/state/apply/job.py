@@ -7,9 +7,18 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
-from stoker.brain.domain.array import CancelledMembers, Members, contains, count_of, difference, ids_taken, without
+from stoker.brain.domain.array import (
+    CancelledMembers,
+    Members,
+    contains,
+    count_of,
+    difference,
+    ids_taken,
+    joined,
+    without,
+)
 from stoker.brain.domain.ids import JobId, Principal
-from stoker.brain.domain.job import Attempt, Job, StopRequest, SubmitKey, Task, key_name, lazy_member
+from stoker.brain.domain.job import Attempt, Job, StopRequest, SubmitKey, Task, forgotten_member, key_name, lazy_member
 from stoker.brain.domain.lifecycle import JobState, Outcome, check_move
 from stoker.brain.domain.reason import Reason, ReasonCode
 from stoker.brain.domain.units import NEVER, Instant, utc_text
@@ -61,8 +70,7 @@ def apply_job(state: ClusterState, event: events.JobEvent, at: Instant, by: Prin
         case events.SubmitKeyed():
             _remember_key(state, event, at, by)
         case events.JobsPruned():
-            for each in event.jobs:
-                _prune(state, each)
+            _prune(state, event.jobs)
         case _:
             assert_never(event)
 
@@ -98,10 +106,12 @@ def _apply_members(
         cancelled = (*members.cancelled, gone)
         state.put_job(replace(array, members=replace(members, lazy=lazy, waiting=count_of(lazy), cancelled=cancelled)))
         return
-    member = lazy_member(array, event.index)
-    assert member is not None, f"member {event.index} is a record already: {array.story()}"
+    member = lazy_member(array, event.index) or forgotten_member(array, event.index, at, by)
     if contains(members.lazy, event.index):
         members = replace(members, lazy=without(members.lazy, event.index), waiting=members.waiting - 1)
+    elif contains(members.pruned_failed, event.index):
+        failed = without(members.pruned_failed, event.index)
+        members = replace(members, pruned_failed=failed, pruned_bad=members.pruned_bad - 1)
     else:
         members = replace(members, cancelled=_not_cancelled(members.cancelled, event.index))
     _settle_conditions(state, member)
@@ -122,21 +132,29 @@ def _remember_key(state: ClusterState, event: events.SubmitKeyed, at: Instant, b
         del state.submit_keys[next(iter(state.submit_keys))]
 
 
-def _prune(state: ClusterState, job: JobId) -> None:
-    gone = state.jobs[job]
-    _settle_conditions(state, gone)
-    state.drop_job(job)
-    array = state.jobs.get(gone.array_of)
-    if array is None or array.members is None:
-        return
-    went_well = gone.state is JobState.SUCCEEDED
-    members = replace(
-        array.members,
-        pruned_ok=array.members.pruned_ok + went_well,
-        pruned_bad=array.members.pruned_bad + (not went_well),
-        pruned_cancelled=array.members.pruned_cancelled + (gone.state is JobState.CANCELLED),
+def _prune(state: ClusterState, jobs: tuple[JobId, ...]) -> None:
+    of_array: dict[JobId, list[Job]] = {}
+    for gone in map(state.jobs.__getitem__, jobs):
+        _settle_conditions(state, gone)
+        state.drop_job(gone.id)
+        of_array.setdefault(gone.array_of, []).append(gone)
+    for array_id, pruned in of_array.items():  # each array once: it may have many spans
+        array = state.jobs.get(array_id)
+        if array is not None and array.members is not None:
+            state.put_job(replace(array, members=_without_records(array.members, pruned)))
+
+
+def _without_records(members: Members, pruned: list[Job]) -> Members:
+    ok = sum(job.state is JobState.SUCCEEDED for job in pruned)
+    failed = [job for job in pruned if job.state not in (JobState.SUCCEEDED, JobState.CANCELLED)]
+    return replace(
+        members,
+        pruned_ok=members.pruned_ok + ok,
+        pruned_bad=members.pruned_bad + len(pruned) - ok,
+        pruned_cancelled=members.pruned_cancelled + len(pruned) - ok - len(failed),
+        pruned_failed=joined(members.pruned_failed, (job.array_index for job in failed)),
+        pruned_attempts=max([members.pruned_attempts, *(job.newest_attempt for job in failed)]),
     )
-    state.put_job(replace(array, members=members))
 
 
 def _settle_conditions(state: ClusterState, job: Job) -> None:
@@ -182,7 +200,7 @@ def _with_task(attempt: Attempt, task: Task) -> tuple[Task, ...]:
 
 
 def _placed(job: Job, event: events.JobPlaced, at: Instant) -> Job:
-    assert event.attempt == len(job.attempts) + 1, f"attempt {event.attempt} out of turn: {job.story()}"
+    assert event.attempt == job.newest_attempt + 1, f"attempt {event.attempt} out of turn: {job.story()}"
     attempt = Attempt(
         number=event.attempt,
         epoch=event.epoch,
@@ -226,7 +244,7 @@ def _task_ended(job: Job, event: events.TaskEnded) -> Job:
 
 
 def _attempt_ended(job: Job, outcome: Outcome, exit_code: int | None, at: Instant) -> tuple[Attempt, ...]:
-    attempt = _live(job, len(job.attempts))
+    attempt = _live(job, job.newest_attempt)
     assert not attempt.open_tasks, f"attempt {attempt.number} ends with open tasks: {job.story()}"
     return _with_attempt(job, replace(attempt, outcome=outcome, exit_code=exit_code, ended_at=at))
 
