@@ -136,8 +136,8 @@ def test_a_token_is_not_sent_along_with_all_of_the_environment(monkeypatch: pyte
     from stoker.cli.commands.submit import _sent
 
     environ = {"STOKER_TOKEN": KEPT, "HOME": "/home/ada"}
-    assert _sent("ALL", environ) == {"HOME": "/home/ada"}
-    assert _sent("STOKER_TOKEN", environ) == {"STOKER_TOKEN": KEPT}, "unless somebody says so"
+    assert _sent(["ALL"], environ) == {"HOME": "/home/ada"}
+    assert _sent(["STOKER_TOKEN"], environ) == {"STOKER_TOKEN": KEPT}, "unless somebody says so"
 
 
 def test_hiding_a_token_of_which_the_command_line_has_none_changes_nothing() -> None:

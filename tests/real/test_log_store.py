@@ -18,7 +18,7 @@ from stoker.brain.domain.units import Instant
 from stoker.brain.state.codec import Fact, encode_fact
 from stoker.brain.state.events.leadership import ClusterCreated
 from stoker.cli.doctor.finding import CheckResult, Level
-from stoker.cli.doctor.store import store as looked_at
+from stoker.cli.doctor.folder import store as looked_at
 from stoker.ports import EventLog, HistoryBatch, HistoryMark
 from tests.real.database_store import DatabaseStore
 from tests.real.postgres import Server, programs, server

@@ -302,7 +302,9 @@ def _has_been_full(state: ClusterState, array: Job) -> bool:
 def _unmet(state: ClusterState, job: Job) -> list[str]:
     """O12, by rules of its own: what of this job's conditions hasn't happened."""
     faults = []
-    for each in job.spec.after:
+    for place, each in enumerate(job.spec.after):
+        if place in job.met:
+            continue  # by an end that has been forgotten, or asked for once more, since
         other = state.find(JobRef(each.job, None if each.index is None else ((each.index, each.index, 1),)))
         over = other is None or other.is_final
         well = other is not None and other.state is JobState.SUCCEEDED

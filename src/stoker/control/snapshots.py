@@ -80,7 +80,7 @@ async def recover(log: EventLog, ports: ControlPorts, begin: Begin) -> Recovered
     return Recovered(state, since, tuple(recent), history)
 
 
-async def _state_of(log: EventLog) -> ClusterState:
+async def state_of(log: EventLog) -> ClusterState:
     """Return the state that an open log adds up to, for uses without a history.
 
     Raises: LogDamaged.
@@ -102,7 +102,7 @@ async def writing(log: EventLog, ports: ControlPorts) -> AsyncIterator[Committer
 
     Raises: LogDamaged, LogFailed.
     """
-    committer = Committer(await _state_of(log), log, ports)
+    committer = Committer(await state_of(log), log, ports)
     writer = asyncio.create_task(committer.run(), name="committer")
     try:
         yield committer
