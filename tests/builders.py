@@ -14,9 +14,9 @@ from stoker.brain.domain.array import Members, index_of, indexes_of, member_id, 
 from stoker.brain.domain.demand import Demand, JobClass, Shape
 from stoker.brain.domain.gpu import Gpu
 from stoker.brain.domain.ids import Epoch, GpuUuid, JobId, NodeName, PartitionName, Position, Principal, TenantName
-from stoker.brain.domain.job import Attempt, Job, JobSpec, Task, lazy_member
+from stoker.brain.domain.job import Attempt, EndCause, Job, JobSpec, Task, TaskEnd, lazy_member
 from stoker.brain.domain.lifecycle import JobState
-from stoker.brain.domain.node import Free, Inventory, Node
+from stoker.brain.domain.node import Free, Inventory, Node, NodePause
 from stoker.brain.domain.partition import Partition
 from stoker.brain.domain.plan import Place, Plan
 from stoker.brain.domain.policy import Policy
@@ -49,6 +49,7 @@ def node(  # noqa: PLR0913  # a builder: each test names the one or two that it 
     drain: str | None = None,
     forgotten: bool = False,
     returned: bool = True,
+    pause: NodePause | None = None,
     labels: Mapping[str, str] | None = None,
     taints: Sequence[str] = (),
 ) -> Node:
@@ -78,6 +79,7 @@ def node(  # noqa: PLR0913  # a builder: each test names the one or two that it 
         drain=drain,
         forgotten=forgotten,
         returned=returned,
+        pause=pause,
     )
 
 
@@ -328,6 +330,17 @@ def running_on(job: Job, *where: tuple[str, Sequence[int]]) -> Job:
             tasks=tuple(placement(rank, job, name, indexes) for rank, (name, indexes) in enumerate(where)),
         ),
     )
+
+
+def refused_on(job: Job, *where: tuple[str, ...]) -> Job:
+    """`job` after attempts of which each failed to start on these nodes."""
+    for names in where:
+        end = TaskEnd(cause=EndCause.NEVER_STARTED, at=NOW)
+        placements = (placement(rank, job, name, ()) for rank, name in enumerate(names))
+        tasks = tuple(Task(placement=each, end=end) for each in placements)
+        failed = Attempt(number=len(job.attempts) + 1, epoch=Epoch(1), placed_at=NOW, ended_at=NOW, tasks=tasks)
+        job = msgspec.structs.replace(job, attempts=(*job.attempts, failed))
+    return job
 
 
 def placement(rank: int, job: Job, node_name: str, indexes: Sequence[int]) -> TaskPlacement:

@@ -4,7 +4,7 @@ import pytest
 
 from stoker.brain.domain.lifecycle import NodeState
 from stoker.cli.display.node_details import node_pairs, note_of
-from stoker.wire.rest.node import OrphanTaskView
+from stoker.wire.rest.node import OrphanTaskView, PauseView
 from tests.cli.views import node
 
 
@@ -43,6 +43,13 @@ def test_a_node_that_has_not_come_back_since_the_control_plane_began_to_lead_is_
     assert note_of(node(schedulable=False)) == "no new work before it has reported to this control plane"
     drained = node(schedulable=False, state=NodeState.DRAINED, drain="disk")
     assert note_of(drained) == "drained: disk"
+
+
+def test_a_pause_is_told_with_its_reason_and_until_when() -> None:
+    pause = PauseView(until="2026-01-01T00:00:00Z", error="no space left on device")
+    shown = node(schedulable=False, state=NodeState.PAUSED, pause=pause)
+    told = "starts failed, no new work until 2026-01-01T00:00:00Z: no space left on device"
+    assert note_of(shown) == dict(node_pairs(shown))["note"] == told
 
 
 def test_whether_silence_ever_moves_its_jobs_is_told() -> None:

@@ -148,8 +148,8 @@ class Player:
     def beats(self) -> list[BeatAnswer]:
         return [message for message in self.heard if isinstance(message, BeatAnswer)]
 
-    async def next_start(self, count: int = 1) -> Start:
-        await self.stage.until(lambda: len(self.starts) >= count)
+    async def next_start(self, count: int = 1, within_s: float = 60) -> Start:
+        await self.stage.until(lambda: len(self.starts) >= count, within_s)
         return self.starts[count - 1]
 
     async def say_inventory(self, *tasks: TaskStatus) -> None:

@@ -1,6 +1,7 @@
 """When decisions are made: P1 to P6 of `control.loop`, and family 2 of faults.md."""
 
 import asyncio
+import itertools
 
 import pytest
 from msgspec.structs import replace
@@ -94,6 +95,49 @@ async def test_a_job_whose_start_always_fails_does_not_starve_a_later_one() -> N
         assert start.key.job == good
         assert s.control.loop.passes - passes <= 2
         assert s.job(bad).state is JobState.PENDING
+
+
+@virtual
+async def test_a_sick_node_swallows_no_jobs_while_another_has_room() -> None:
+    """It fits every job best, and fails every start."""
+    async with stage() as s:
+        sick, well = await s.join("sick", 2), await s.join("well", 8)
+        beating = [asyncio.ensure_future(each.keep_beating()) for each in (sick, well)]
+
+        async def fail_all() -> None:
+            for count in itertools.count(1):
+                await sick.end((await sick.next_start(count, within_s=1e6)).key, cause=EndCause.NEVER_STARTED)
+
+        failing = asyncio.ensure_future(fail_all())
+        jobs = []
+        for number in range(1, 41):
+            jobs.append(await s.submit())
+            await well.run_to_end(jobs[-1])
+            assert len(well.starts) == number
+            await s.pause(60)
+        assert all(s.job(job).state is JobState.SUCCEEDED for job in jobs)
+        assert max(len(s.job(job).attempts) for job in jobs) == 2, "each job fails there once at most"
+        assert len(sick.starts) <= 3 + 6, "then after pauses of 1, 2, 4, 8, 16 and 32 minutes"
+        assert [line for line in s.notes.lines if " agent_paused " in line]
+        for task in (failing, *beating):
+            task.cancel()
+
+
+@virtual
+async def test_a_job_that_only_a_node_in_a_pause_could_run_starts_there_when_the_pause_is_over() -> None:
+    async with stage() as s:
+        player = await s.join("n1", 4)
+        beating = asyncio.ensure_future(player.keep_beating())
+        for number in range(1, 4):
+            await s.submit(gpus=4, requeue=False)
+            await player.end((await player.next_start(number)).key, cause=EndCause.NEVER_STARTED)
+        began = s.control.clock.mono()
+        job = await s.submit()
+        await s.pause(1)
+        assert s.control.loop.reason_for(s.job(job)).code is ReasonCode.NODES_PAUSED
+        await player.run_to_end(job)
+        assert 59 < s.control.clock.mono() - began < 62
+        beating.cancel()
 
 
 @virtual

@@ -12,13 +12,14 @@ from unittest.mock import patch
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from stoker.brain.domain.demand import Demand, Shape
 from stoker.brain.domain.gpu import Gpu
 from stoker.brain.domain.ids import GpuUuid, JobId, NodeName, PartitionName
 from stoker.brain.domain.job import Job
 from stoker.brain.domain.label import labels_of
-from stoker.brain.domain.node import Free, Node
+from stoker.brain.domain.node import Free, Node, NodePause
 from stoker.brain.domain.partition import Partition
 from stoker.brain.domain.plan import Plan
 from stoker.brain.domain.policy import Policy
@@ -26,7 +27,7 @@ from stoker.brain.domain.reason import Reason, ReasonCode, describe
 from stoker.brain.domain.units import HOUR_MS
 from stoker.brain.domain.where import ANYWHERE, Where, admits, make_where
 from stoker.brain.engine import decide, demand_cache
-from tests.builders import NOW, Cluster, cluster, job, node
+from tests.builders import NOW, Cluster, cluster, job, node, refused_on
 
 _MODELS = ("NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-80GB", "Tesla V100-SXM2-32GB")
 _MEMORY_MB = {_MODELS[0]: 40_960, _MODELS[1]: 81_920, _MODELS[2]: 32_768}
@@ -49,6 +50,7 @@ def _node(draw: st.DrawFn, name: str) -> Node:
         reachable=draw(st.sampled_from([True, True, True, False])),
         returned=draw(st.sampled_from([True, True, True, False])),
         drain=draw(st.sampled_from([None, None, None, "disk"])),
+        pause=draw(st.sampled_from([None, None, None, NodePause(until=NOW, error="disk full")])),
         labels=draw(st.dictionaries(st.sampled_from(["zone", "new"]), st.sampled_from(["x", "y"]))),
         taints=draw(st.sampled_from([(), (), (), ("old:NoSchedule",)])),
     )
@@ -58,7 +60,7 @@ def _node(draw: st.DrawFn, name: str) -> Node:
 
 @st.composite
 def _jobs(draw: st.DrawFn) -> list[Job]:
-    return [
+    made = [
         job(
             number,
             gpus=draw(st.integers(0, 4)),
@@ -76,6 +78,8 @@ def _jobs(draw: st.DrawFn) -> list[Job]:
         )
         for number in range(10, 10 * draw(st.integers(1, 8)) + 1, 10)
     ]
+    refusals = st.sampled_from([(), (), (("a",),), (("b-1", "c"), ("a",))])
+    return [each if each.members else refused_on(each, *draw(refusals)) for each in made]
 
 
 @st.composite
@@ -244,11 +248,17 @@ def test_every_reason_is_true(nodes: list[Node], jobs: list[Job]) -> None:
         elif _capacity_empty(selected, demand) < demand.tasks:
             assert reason.code is ReasonCode.NO_FITTING_NODE
         elif _capacity_empty(ready, demand) < demand.tasks:
+            usable = [node for node in selected if replace(node, pause=None).schedulable]
+            paused = [node for node in usable if node.pause and _capacity_empty([node], demand)]
+            if paused and _capacity_empty(usable, demand) >= demand.tasks:
+                assert (reason.code, reason.facts["paused"]) == (ReasonCode.NODES_PAUSED, len(paused))
+                continue
             assert reason.code is ReasonCode.NODES_UNAVAILABLE
             facts = reason.facts
             counted = [node for node in selected if not node.schedulable and _capacity_empty([node], demand)]
             assert facts["fitting"] == len(counted)
             assert facts["unreachable"] == sum(not node.reachable for node in counted)
+            assert facts["paused"] == len(paused)
         else:
             assert reason.code in {
                 ReasonCode.INSUFFICIENT_GPUS,

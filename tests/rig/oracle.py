@@ -274,6 +274,8 @@ class Oracle:
         """O9."""
         for name, node in state.nodes.items():
             free = state.indexes.free.get(name)
+            if node.pause is not None:
+                continue  # starts failed there, so it is out of service for a while, and tried again by itself
             if free is None:
                 self.broken.append(f"O9 {name} is out of service: {state.node_state(name)}")
             elif free.gpus != node.inventory.gpus or node.strays:

@@ -4,13 +4,14 @@ A file is prose with blocks in it. A block begins with one of the words below an
 lines are indented. Blocks act in the order in which they stand:
 
     cluster:    nodes that register (or change): `a: gpus=4 cpus=32`, `b: models=A100,V100 unreachable` (or `drained`,
-                `forgotten`, `returning`: it hasn't reported since a take-over),
+                `forgotten`, `paused`, `returning`: it hasn't reported since a take-over),
                 `c: gpus=8 labels=zone=a,disk=ssd taints=big:NoSchedule`, `d: gpus=4 quarantined=0,1` (two of its GPUs),
                 `e: gpus=4 unread=3` (one that its driver hides)
     partitions: `long: where="zone=a" tolerate=big`
     jobs:       jobs that are submitted: `1: gpus=2 tasks=4`, `5-9: gpus=1`, `3: gpus=2 on=a[0,1]` (runs already),
                 `4: gpus=1 where="zone in (a,b)" exclude=n1,n2 tolerate=big partition=long`, `10: array=0-9%3` (whose
-                members have the ids 11 to 20), `5: waited_h=20`
+                members have the ids 11 to 20), `5: waited_h=20`, `6: failed_on=a;b,c` (two attempts that failed to
+                start, the last one on both `b` and `c`)
     tenants:    `ml: guaranteed=4 gpus=8`, `vision: parent=ml no_lend no_borrow jobs=3`
     pools:      shares of the classes: `online=0.7 batch=0.3 strict`; jobs take part with `class=online`, `tenant=ml`
     policy:     numbers that differ from the default: `budget=3 port_min=20000`
@@ -32,28 +33,29 @@ from stoker.brain.domain.array import member_id, spans_of, spans_text
 from stoker.brain.domain.demand import JobClass, Shape
 from stoker.brain.domain.ids import JobId, PartitionName
 from stoker.brain.domain.job import Job
-from stoker.brain.domain.node import Node, OrphanTask
+from stoker.brain.domain.node import Node, NodePause, OrphanTask
 from stoker.brain.domain.partition import Partition
 from stoker.brain.domain.plan import Plan
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.quota import WHOLE, Pools
 from stoker.brain.domain.reason import describe
 from stoker.brain.domain.tenant import Tenant
+from stoker.brain.domain.units import MINUTE_MS, later
 from stoker.brain.domain.where import Where, make_where
-from tests.builders import A100, H100, NOW, V100, Cluster, cluster, job, node, running_on, tenant, where
+from tests.builders import A100, H100, NOW, V100, Cluster, cluster, job, node, refused_on, running_on, tenant, where
 
 FOLDER: Final = Path(__file__).parent
 _MODELS: Final = {"A100": A100, "V100": V100, "H100": H100}
 _BLOCK: Final = re.compile(r"(cluster|partitions|tenants|pools|jobs|policy|end|plan):(.*)")
 _NODE_WORDS: Final = frozenset(
     {"gpus", "models", "gpu_memory_mb", "cpus", "memory_mb", "address", "unreachable", "drained", "forgotten"}
-    | {"labels", "taints", "quarantined", "returning", "unread"}
+    | {"labels", "taints", "quarantined", "returning", "paused", "unread"}
 )
 _WHERE_WORDS: Final = frozenset({"where", "exclude", "tolerate"})
 _JOB_NUMBERS: Final = frozenset(
     {"gpus", "tasks", "tasks_per_node", "gpu_memory_mb", "cpus", "memory_mb", "priority", "tries", "waited_h"}
 )
-_JOB_WORDS: Final = _JOB_NUMBERS | _WHERE_WORDS | {"model", "on", "partition", "array", "tenant", "class"}
+_JOB_WORDS: Final = _JOB_NUMBERS | _WHERE_WORDS | {"model", "on", "partition", "array", "tenant", "class", "failed_on"}
 _TENANT_NUMBERS: Final = frozenset({"guaranteed", "gpus", "gpu_memory_mb", "cpus", "memory_mb", "jobs"})
 _TENANT_WORDS: Final = _TENANT_NUMBERS | {"parent", "no_lend", "no_borrow"}
 _POOL_WORDS: Final = frozenset({"online", "batch", "strict"})
@@ -165,6 +167,7 @@ def _read_node(text: str) -> Node:
         drain="by hand" if "drained" in said else None,
         forgotten="forgotten" in said,
         returned="returning" not in said,
+        pause=NodePause(until=later(NOW, MINUTE_MS), error="disk full") if "paused" in said else None,
         labels=dict(word.split("=") for word in _words(said, "labels")),
         taints=_words(said, "taints"),
     )
@@ -199,6 +202,8 @@ def _read_jobs(text: str) -> list[Job]:
         )
         for id_ in range(int(first), int(last or first) + 1)
     ]
+    failed = [tuple(names.split(",")) for names in said["failed_on"].split(";")] if "failed_on" in said else []
+    made = [refused_on(one, *failed) for one in made]
     return [running_on(one, *_read_places(said["on"])) for one in made] if "on" in said else made
 
 

@@ -1,13 +1,14 @@
-"""Rules D1 to D9 of `engine/decide.py`, and the rows of faults.md and seeds.md that a pass must answer."""
+"""Rules D1 to D10 of `engine/decide.py`, and the rows of faults.md and seeds.md that a pass must answer."""
 
 import msgspec
 import pytest
 
 from stoker.brain.domain.ids import JobId
 from stoker.brain.domain.plan import UndecidableShape
+from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.reason import ReasonCode
 from stoker.brain.engine import decide
-from tests.builders import A100, V100, cluster, job, member, node, running_on, started_members, where
+from tests.builders import A100, V100, cluster, job, member, node, refused_on, running_on, started_members, where
 
 
 def test_a_blocked_large_job_does_not_hold_up_a_small_one_behind_it() -> None:
@@ -122,6 +123,38 @@ def test_shapes_that_differ_only_in_the_model_are_judged_apart() -> None:
     plan = here.plan()
     assert list(where(plan)) == [1]
     assert [reason.code for reason in plan.reasons.values()] == [ReasonCode.NO_FITTING_NODE]
+
+
+# -- D10: failed starts --------------------------------------------------------------------------------------------
+
+
+def test_a_job_avoids_the_node_of_its_last_failed_start_while_another_fits() -> None:
+    here = cluster(node("a", gpus=1), node("b", gpus=8), refused_on(job(1, gpus=1), ("a",)))
+    assert where(here.plan()) == {1: [("b", [0])]}
+    assert where(here.plus(node("b", gpus=8, reachable=False)).plan()) == {1: [("a", [0])]}
+
+
+def test_other_jobs_of_its_shape_avoid_nothing() -> None:
+    here = cluster(node("a", gpus=1), node("b", gpus=8), refused_on(job(1, gpus=1), ("a",)), job(2, gpus=1))
+    assert where(here.plan()) == {1: [("b", [0])], 2: [("a", [0])]}
+
+
+def test_of_two_sick_nodes_neither_gets_a_job_that_fits_on_a_third() -> None:
+    here = cluster(node("a", gpus=1), node("b", gpus=1), node("c", gpus=8))
+    for refusals in ([("a",), ("b",)], [("a",), ("b",), ("a",)]):
+        assert where(here.plus(refused_on(job(1, gpus=1), *refusals)).plan()) == {1: [("c", [0])]}
+
+
+def test_where_every_node_failed_it_goes_to_another_than_the_last() -> None:
+    here = cluster(node("a", gpus=1), node("b", gpus=8), refused_on(job(1, gpus=1), ("b",), ("a",)))
+    assert where(here.plan()) == {1: [("b", [0])]}
+
+
+def test_a_job_that_avoids_a_node_also_avoids_those_without_a_port() -> None:
+    nodes = (node("a", gpus=2, address="one"), node("b", gpus=2, address="one"), node("c", gpus=8))
+    here = cluster(*nodes, job(1, gpus=2, priority=900), refused_on(job(2, gpus=2), ("c",)))
+    plan = here.plan(policy=Policy(port_min=20_000, port_max=20_000))
+    assert where(plan) == {1: [("a", [0, 1])], 2: [("c", [0, 1])]}, "b has no port left, so c is tried again"
 
 
 # -- D6: arrays ----------------------------------------------------------------------------------------------------

@@ -69,7 +69,7 @@ def test_only_selected_nodes_count_as_large_enough_or_available() -> None:
         ReasonCode.INSUFFICIENT_GPUS,
     ]
     assert str(told[0].facts["largest"]).startswith("2 GPU(s)")
-    assert told[1].facts == {"fitting": 1, "unreachable": 0, "faulty": 0, "draining": 1, "forgotten": 0}
+    assert told[1].facts == {"fitting": 1, "unreachable": 0, "faulty": 0, "draining": 1, "paused": 0, "forgotten": 0}
     assert (told[2].facts["free"], told[2].facts["best"]) == (1, 1)
 
 
@@ -127,7 +127,7 @@ def test_numbers_are_those_at_the_end_of_the_pass() -> None:
 def test_a_node_that_registered_once_and_is_forgotten_is_not_no_nodes() -> None:
     reason = _why(cluster(node("a", gpus=1, forgotten=True), job(1, gpus=1)))
     assert reason.code is ReasonCode.NODES_UNAVAILABLE
-    assert reason.facts == {"fitting": 1, "unreachable": 0, "faulty": 0, "draining": 0, "forgotten": 1}
+    assert reason.facts == {"fitting": 1, "unreachable": 0, "faulty": 0, "draining": 0, "paused": 0, "forgotten": 1}
 
 
 def test_a_task_larger_than_any_node_ever_is_told_what_the_largest_has() -> None:
@@ -176,7 +176,7 @@ def test_nodes_that_would_fit_but_take_no_work_are_counted_by_why() -> None:
     )
     reason = _why(here)
     assert reason.code is ReasonCode.NODES_UNAVAILABLE
-    assert reason.facts == {"fitting": 4, "unreachable": 2, "faulty": 0, "draining": 1, "forgotten": 1}
+    assert reason.facts == {"fitting": 4, "unreachable": 2, "faulty": 0, "draining": 1, "paused": 0, "forgotten": 1}
 
 
 def test_a_gang_that_needs_a_drained_node_beside_a_ready_one_waits_for_the_node() -> None:

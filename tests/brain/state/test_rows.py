@@ -19,8 +19,8 @@ FIELD_OF: dict[Audience, str] = {
 }
 SLEEPS = """
     JobPlaced TaskStarted AttemptStopping JobHeld JobSignalled MemberMade MembersCancelled SubmitKeyed JobsPruned
-    NodeDropped NodeLost LeaseBroken PartitionDeleted TenantDeleted TokenCreated TokenRevoked ClusterCreated EpochBegan
-    ClusterRestored ClockMoved
+    StartFailed NodeDropped NodeLost LeaseBroken PartitionDeleted TenantDeleted TokenCreated TokenRevoked ClusterCreated
+    EpochBegan ClusterRestored ClockMoved
 """
 """Events that free nothing and let nothing go: a pass after them would decide as the one before. A lost node, or a
 stopped attempt, is followed by the ends of its tasks, which wake."""

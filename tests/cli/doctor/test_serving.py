@@ -49,6 +49,7 @@ def test_nodes_that_cannot_be_heard_are_named_and_all_of_them_is_an_error() -> N
     assert levels(serving.nodes([silent])) == [Level.OK, Level.ERROR]
     assert levels(serving.nodes([NodeRow(name="c", state="forgotten")])) == [Level.WARNING]
     assert levels(serving.nodes([NodeRow(name="c", state="draining")])) == [Level.OK, Level.WARNING]
+    assert levels(serving.nodes([ready, NodeRow(name="c", state="paused")])) == [Level.OK, Level.WARNING]
 
 
 def test_a_node_that_can_neither_start_nor_end_jobs_is_named_with_its_fault() -> None:

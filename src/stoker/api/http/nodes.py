@@ -30,6 +30,7 @@ from stoker.wire.rest.node import (
     NodeListView,
     NodeView,
     OrphanTaskView,
+    PauseView,
     TaintsBody,
     gpu_id,
 )
@@ -63,7 +64,7 @@ def routes(control: ControlPlane) -> Routes:
 
     @router.serve(endpoints.RESUME, *NODE, "node_forgotten", *CHANGE)
     async def resume(request: Request) -> NodeView:
-        """End a drain."""
+        """End a drain, or the pause of a node on which starts failed."""
         return await _told(control, request, lambda by, node: ResumeNode(by=by, node=node))
 
     @router.serve(endpoints.FORGET, *NODE, "node_in_use", *CHANGE)
@@ -135,6 +136,7 @@ def _node_view(state: ClusterState, node: Node, sees: JobVisibility, now: Instan
         online=node.reachable and not node.forgotten,
         schedulable=node.takes_work,
         drain=node.drain,
+        pause=PauseView(until=iso(node.pause.until), error=node.pause.error) if node.pause else None,
         silent_since=iso_or_none(node.silent_since),
         registered_at=iso(node.registered_at),
         address=inventory.address,

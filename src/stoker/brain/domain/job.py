@@ -7,6 +7,7 @@ needn't traverse them (`gc=False`): with 100,000 jobs a traversal took 80 ms, in
 
 from collections.abc import Mapping
 from enum import StrEnum
+from itertools import takewhile
 
 import msgspec
 
@@ -119,6 +120,11 @@ class TaskEnd(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self.cause not in (EndCause.FORGOTTEN, EndCause.SILENT)
 
     @property
+    def failed_start(self) -> bool:
+        """Whether the task never had a process, by a fault of the job or of its node."""
+        return self.cause in (EndCause.START_FAILED, EndCause.NEVER_STARTED)
+
+    @property
     def clean(self) -> bool:
         """Whether the task exited by itself with status 0."""
         return self.cause is EndCause.EXITED and self.exit_code == 0 and not self.oom
@@ -183,6 +189,11 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def began_at(self) -> Instant:
         """Start of its first task, from which the time limit counts; NEVER = none has started."""
         return min((task.started_at for task in self.tasks if task.started_at != NEVER), default=NEVER)
+
+    @property
+    def refused_by(self) -> tuple[NodeName, ...]:
+        """Nodes where one of its tasks failed to start."""
+        return tuple({task.placement.node: None for task in self.tasks if task.end and task.end.failed_start})
 
     @property
     def all_started(self) -> bool:
@@ -255,6 +266,11 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         """Return the attempt of this number, which the record must have."""
         assert number > self.attempts_before, f"attempt {number} was of an earlier record: {self.story()}"
         return self.attempts[number - self.attempts_before - 1]
+
+    @property
+    def refusals(self) -> tuple[tuple[NodeName, ...], ...]:
+        """The nodes where each of its last attempts failed to start, newest first, up to one that didn't fail so."""
+        return tuple(takewhile(bool, (attempt.refused_by for attempt in reversed(self.attempts))))
 
     @property
     def is_final(self) -> bool:

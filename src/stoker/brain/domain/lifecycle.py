@@ -96,6 +96,7 @@ class NodeState(StrEnum):
     FAULTY = "faulty"
     DRAINING = "draining"
     DRAINED = "drained"
+    PAUSED = "paused"
     FORGOTTEN = "forgotten"
 
 

@@ -80,6 +80,14 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
         return self.account == ROOT and not self.allow_root
 
 
+class NodePause(msgspec.Struct, frozen=True, kw_only=True):
+    """A time without new work, because starts failed there."""
+
+    until: Instant
+    error: str
+    """What the last of them said, for people."""
+
+
 class Node(msgspec.Struct, frozen=True, kw_only=True):
     """A machine with an agent; `ClusterState.node_state` derives its public state."""
 
@@ -105,6 +113,12 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     """GPUs that it has had and, as long as its inventory has a `gpu_fault`, can't be read: known, and not offered. At
     most `UNREAD_MAX`."""
 
+    failed_starts: tuple[str, ...] = ()
+    """Whose starts failed there in a row: jobs, and people; each once."""
+    pauses: int = 0
+    """Pauses begun since a task last started there after one."""
+    pause: NodePause | None = None
+
     @property
     def mended(self) -> Inventory:
         """Its inventory once every GPU can be read again, as far as is known."""
@@ -113,8 +127,9 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def schedulable(self) -> bool:
-        """Whether it is in service: reachable, without a fault, not drained, not forgotten."""
-        return self.reachable and self.drain is None and not self.forgotten and not self.inventory.fault
+        """Whether it is in service: reachable, without a fault, not drained, not forgotten, in no pause."""
+        barred = self.drain is not None or self.pause is not None or self.forgotten
+        return self.reachable and not barred and not self.inventory.fault
 
     @property
     def takes_work(self) -> bool:

@@ -116,6 +116,12 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """Pause before the first retry or requeue; it doubles with each one that follows."""
     backoff_max_ms: Annotated[int, Range(0, 1 * DAY_MS)] = 60 * SECOND_MS
     """The longest such pause: long enough for a node to come back, short enough not to be noticed in a day's run."""
+    failed_starts_max: Annotated[int, Range(1, 1_000)] = 3
+    """Starts of different jobs that fail on a node in a row before it pauses; fewer may be the jobs' own fault."""
+    node_pause_first_ms: Annotated[int, Range(1 * SECOND_MS, 1 * DAY_MS)] = 60 * SECOND_MS
+    """The first pause, in which a node gets no new work; it doubles with each one that follows without a good start."""
+    node_pause_max_ms: Annotated[int, Range(1 * SECOND_MS, 1 * DAY_MS)] = 60 * 60 * SECOND_MS
+    """The longest: a sick node costs one job a requeue an hour, and a node that is well again serves within it."""
     stop_grace_ms: Annotated[int, Range(0, 1 * DAY_MS)] = 10 * SECOND_MS
     """Between the terminate and the kill signal, for a last checkpoint."""
     attempt_lease_ms: int = 0

@@ -20,6 +20,7 @@ class ReasonCode(StrEnum):
     NODES_UNAVAILABLE = "nodes_unavailable"
     NODES_RETURNING = "nodes_returning"
     GPUS_UNREAD = "gpus_unread"
+    NODES_PAUSED = "nodes_paused"
     NO_FITTING_NODE = "no_fitting_node"
     NO_SELECTED_NODE = "no_selected_node"
     TENANT_LIMIT = "tenant_limit"
@@ -82,8 +83,13 @@ _SENTENCES: Final[dict[ReasonCode, tuple[str, str]]] = {
     ReasonCode.NO_NODES: ("no node has registered with this cluster yet", "start `stoker agent -c FILE` on a GPU node"),
     ReasonCode.NODES_UNAVAILABLE: (
         "{fitting} node(s) could run it, but none is available: {unreachable} unreachable, {faulty} faulty, "
-        "{draining} draining, {forgotten} forgotten",
-        "`stoker node list` shows them and what is wrong; `stoker node resume NODE` ends a drain",
+        "{draining} draining, {paused} paused, {forgotten} forgotten",
+        "`stoker node list` shows them and what is wrong; `stoker node resume NODE` ends a drain or a pause",
+    ),
+    ReasonCode.NODES_PAUSED: (
+        "{paused} node(s) that could run it take a pause, since starts failed there in a row: {node} until {until} "
+        "({error})",
+        "nothing to do: it is tried again then; once that node is mended, `stoker node resume NODE` ends its pause",
     ),
     ReasonCode.NODES_RETURNING: (
         "{returning} node(s) that could run it haven't reported yet to this control plane, which has just started or "

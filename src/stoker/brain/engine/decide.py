@@ -12,6 +12,7 @@ Rules: D1  jobs come in order (`queue_order`); each is placed whole or its shape
        D8  a pass goes in rounds, one for each standing by quota that comes up (`quota_order`); before a round, what
            shapes of a better standing wait for is held back from it (`guarantee_hold`)
        D9  a fault while one shape is decided on is raised with that shape, so that a caller can decide on the rest
+       D10 a job goes where none of its last starts failed, else where the very last one didn't, else anywhere
 Naive: bring all that wait into order, then search for each. But a pass only takes, so a shape that doesn't fit at its
 start doesn't fit later: those are sifted out first, unordered, by a look at what is free.
 Limits: a pass costs about 1 us per blocked shape, twice that where it isn't GPUs that are short, 2 us more per shape
@@ -290,8 +291,9 @@ class _Pass:
         job, demand = candidate.job, candidate.shape.demand
         array = candidate.array if candidate.lazy else JobId(0)
         searches = self._searches_for(candidate.shape, choices)
-        attempt = 1 if candidate.lazy else self._view.job(job).newest_attempt + 1
-        while fits := _first_fits(searches):
+        record = None if candidate.lazy else self._view.job(job)
+        attempt, refusals = (record.newest_attempt + 1, record.refusals) if record else (1, ())
+        while fits := _fits_besides(searches, refusals):
             mark = self._draft.checkpoint()
             tasks = number_ranks(self._draft, fits, demand)
             for task in tasks:
@@ -363,6 +365,16 @@ class _Pass:
         assert fits, f"blocked, and nothing is short: {demand}"
         barred = min(fit.node for fit in fits if fit.node in self._portless)
         return explain.no_free_port(self._view.nodes[barred].inventory.address, self._policy)
+
+
+def _fits_besides(searches: Sequence[Search], refusals: Sequence[tuple[NodeName, ...]]) -> list[NodeFit] | None:
+    """D10. Shapes share searches, so a job that avoids nodes has its own."""
+    every = tuple(name for names in refusals for name in names)
+    for avoided in dict.fromkeys((every, *refusals[:1])) if refusals else ():
+        fits = _first_fits([Search(each.cache, each.demand, {*avoided, *each.barred}) for each in searches])
+        if fits:
+            return fits
+    return _first_fits(searches)
 
 
 def _first_fits(searches: Sequence[Search]) -> list[NodeFit] | None:

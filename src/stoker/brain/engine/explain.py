@@ -2,8 +2,9 @@
 
 Rules: X1  no node ever registered: `no_nodes`; none that is selected: `no_selected_node`
        X2  not even all selected nodes ever registered would hold it: `no_fitting_node`
-       X3  the selected nodes that are ready wouldn't hold it even if they were empty: `nodes_unavailable`, or
-           `gpus_unread` where GPUs would help that they have and can't read
+       X3  the selected nodes that are ready wouldn't hold it even if they were empty: `gpus_unread` where GPUs would
+           help that they have and can't read, `nodes_paused` where they would together with those in a pause, else
+           `nodes_unavailable`
        X4  only rendezvous ports are missing: `no_free_port`
        X5  else what is short, in the order GPUs, nodes to spread over (`tasks_per_node`), CPUs, memory: the first that
            alone is enough to say no

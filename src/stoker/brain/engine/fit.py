@@ -8,7 +8,7 @@ Limits: per bucket of equally free nodes at most CANDIDATES_MAX that fit are com
         best in GPUs, and only good in CPUs and memory. Nodes that don't fit are all looked at before it says no.
 """
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Collection, Container, Iterator, Sequence
 from heapq import heappop, heappush
 from typing import Final, NamedTuple
 
@@ -36,14 +36,14 @@ _Tightness = tuple[int, bool, int, int, NodeName]
 class Search:
     """One demand's search of the candidate nodes."""
 
-    __slots__ = ("_barred", "_free_on", "cache", "demand")
+    __slots__ = ("_free_on", "barred", "cache", "demand")
 
-    def __init__(self, cache: DemandCache, demand: Demand, barred: Container[NodeName] = ()) -> None:
+    def __init__(self, cache: DemandCache, demand: Demand, barred: Collection[NodeName] = ()) -> None:
         """`barred` nodes take no part; it is read anew at each look."""
         self.cache = cache
         self.demand = demand
         self._free_on = cache.candidates.draft.free
-        self._barred = barred
+        self.barred = barred
 
     def tightest(self, tasks: int, besides: Container[NodeName] = ()) -> NodeFit | None:
         """Return the node, other than `besides`, that `tasks` tasks fill best; None when no node holds them all.
@@ -73,7 +73,7 @@ class Search:
         """Of the nodes of one kind that have `count` GPUs free."""
         demand = self.demand
         gpus, cpus, memory_mb = demand.gpu_count * tasks, demand.cpus * tasks, demand.memory_mb * tasks
-        by_count, free_on, barred = self.cache.by_count[kinds], self._free_on, self._barred
+        by_count, free_on, barred = self.cache.by_count[kinds], self._free_on, self.barred
         best: _Tightness | None = None
         compared = 0
         for name in names:
@@ -128,7 +128,7 @@ class Search:
         return sorted(bounds, key=lambda entry: (-entry[0], *entry[1:]))
 
     def _tasks_on(self, name: NodeName, count: int, by_count: bool) -> int:
-        if name in self._barred:
+        if name in self.barred:
             return 0
         free = self._free_on[name]
         suitable = count if by_count else self.cache.gpus_of(free)[1] * self.demand.gpu_count

@@ -6,18 +6,21 @@ Limits: nodes of one class are judged once per demand for GPUs, and no more clas
         nothing fits costs a walk over all classes.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from stoker.brain.domain.demand import Demand
+from stoker.brain.domain.errors import Facts
 from stoker.brain.domain.fit import slots_ever, suitable_gpus, task_demand_text, tasks_ever
 from stoker.brain.domain.ids import NodeName
 from stoker.brain.domain.node import Node
 from stoker.brain.domain.reason import Reason, ReasonCode
+from stoker.brain.domain.units import utc_text
 from stoker.brain.engine.demand_cache import UNBOUNDED, DemandCache
 from stoker.brain.state.view import NodeClass, View
 
-_READY, _UNREACHABLE, _FAULTY, _DRAINING, _FORGOTTEN = "ready", "unreachable", "faulty", "draining", "forgotten"
+_READY, _PAUSED, _FORGOTTEN = "ready", "paused", "forgotten"
+_UNREACHABLE, _FAULTY, _DRAINING = "unreachable", "faulty", "draining"
 
 
 class NodeClassStatus:
@@ -60,6 +63,16 @@ class NodeClassStatus:
 
     def _is_ready(self, name: NodeName) -> bool:
         return name in self.free or name in self.returning
+
+    def paused(self, classes: Iterable[NodeClass]) -> Reason:
+        """Return the reason of jobs that wait for those nodes of the classes that are in a pause; there are some."""
+        nodes = [self._nodes[name] for each in classes for name in each.names]
+        pauses = [
+            (node.pause.until, node.name, node.pause.error) for node in nodes if node.pause and _word(node) == _PAUSED
+        ]
+        until, name, error = min(pauses)
+        facts: Facts = {"node": name, "until": utc_text(until), "until_ms": until, "error": error}
+        return Reason(ReasonCode.NODES_PAUSED, {"paused": len(pauses), **facts})
 
 
 class _ReadyCapacity(NamedTuple):
@@ -111,15 +124,16 @@ class Satisfiability:
 
     def _why(self, demand: Demand) -> Reason:
         admitted = self._cache.candidates.admitted
-        fitting, nodes, unread = 0, _tally(), list[Node]()
+        room, nodes, unread = _tally(), _tally(), list[Node]()
         for each in admitted.classes:
             node = self._class_status.sample(each)
             tasks = tasks_ever(node.mended, demand)
             for word, count in self._class_status.counts(each).items():
-                fitting += tasks * count
+                room[word] += tasks * count
                 nodes[word] += count if tasks else 0
             if node.unread and tasks > tasks_ever(each.inventory, demand):
                 unread += self._class_status.ready_nodes(each)
+        fitting = sum(room.values())
         if fitting < demand.tasks:
             among = "that ever registered" if admitted.everywhere else "that it selects"
             largest = self._largest(demand, fitting)
@@ -129,6 +143,10 @@ class Satisfiability:
         if unread:
             fault = unread[0].inventory.gpu_fault
             return Reason(ReasonCode.GPUS_UNREAD, {"nodes": len(unread), "node": unread[0].name, "fault": fault})
+        if nodes[_PAUSED] and room[_READY] + room[_PAUSED] >= demand.tasks:
+            return self._class_status.paused(
+                each for each in admitted.classes if tasks_ever(self._class_status.sample(each).mended, demand)
+            )
         del nodes[_READY]
         return Reason(ReasonCode.NODES_UNAVAILABLE, {"fitting": sum(nodes.values()), **nodes})
 
@@ -145,13 +163,15 @@ class Satisfiability:
 
 
 def _tally() -> dict[str, int]:
-    return {_READY: 0, _UNREACHABLE: 0, _FAULTY: 0, _DRAINING: 0, _FORGOTTEN: 0}
+    return dict.fromkeys((_READY, _UNREACHABLE, _FAULTY, _DRAINING, _PAUSED, _FORGOTTEN), 0)
 
 
 def _word(node: Node) -> str:
     """Why a node isn't in service."""
     if node.forgotten:
         return _FORGOTTEN
-    if node.reachable and node.inventory.fault:
+    if not node.reachable:
+        return _UNREACHABLE
+    if node.inventory.fault:
         return _FAULTY
-    return _DRAINING if node.reachable and node.drain is not None else _UNREACHABLE
+    return _PAUSED if node.drain is None else _DRAINING

@@ -149,5 +149,5 @@ class ClusterState:
         if node.inventory.fault:
             return NodeState.FAULTY
         if node.drain is None:
-            return NodeState.READY
+            return NodeState.READY if node.pause is None else NodeState.PAUSED
         return NodeState.DRAINING if name in self.indexes.held else NodeState.DRAINED

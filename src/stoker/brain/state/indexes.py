@@ -116,8 +116,10 @@ class Indexes:
         """On each node in service."""
         self.returning: dict[NodeName, None] = {}
         """Those of them that get no new work yet, since they haven't returned."""
+        self.paused: dict[NodeName, Instant] = {}
+        """Until when each node pauses that does."""
         self.by_free: dict[GpuKinds, dict[int, list[NodeName]]] = {}
-        """The others."""
+        """The other nodes in service."""
         self._slot: dict[NodeName, tuple[GpuKinds, int]] = {}
         self.free_gpus = 0
         """On all nodes in service."""
@@ -136,8 +138,8 @@ class Indexes:
         if self.over or self.dependents.decided or len(self.ended) > self.ended_max + self.ended_max // 10:
             return NEVER
         limit = self.limits.head()
-        heads = [at for at in (self.delayed.head(), limit and later(limit, clock_moved_ms)) if at is not None]
-        return min(heads) if heads else None
+        heads = (self.delayed.head(), limit and later(limit, clock_moved_ms), *self.paused.values())
+        return min((at for at in heads if at is not None), default=None)
 
     # -- jobs ----------------------------------------------------------------------------------------------------
 
@@ -272,6 +274,10 @@ class Indexes:
             if not new.forgotten:
                 for gpu in new.inventory.gpus:
                     self.gpu_owner[gpu.uuid] = new.name
+        if new.pause is not None:
+            self.paused[new.name] = new.pause.until
+        else:
+            self.paused.pop(new.name, None)
         self.node_classes.node_changed(old, new)
         self._refresh(new.name)
 

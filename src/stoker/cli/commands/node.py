@@ -77,7 +77,7 @@ def drain(name: str, reason: str, form: str) -> None:
 @click.argument("name", type=NODE)
 @answer_options
 def resume(name: str, form: str) -> None:
-    """Give a drained node work again.
+    """Give a node work again that was drained, or that pauses because starts failed there.
 
     \b
     Examples:

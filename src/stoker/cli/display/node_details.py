@@ -47,10 +47,11 @@ def models_of(node: "NodeView") -> str:
 
 
 def note_of(node: "NodeView") -> str:
-    """Return what is unusual about a node: a fault, a low limit, a drain, silence, orphan tasks; empty = nothing."""
+    """Return what is unusual about a node: fault, low limits, drain, pause, silence, orphan tasks; empty = nothing."""
     parts = [node.fault, f"drained: {node.drain}" if node.drain else "drained" if node.drain is not None else ""]
     parts.append(node.limits)
     parts.append(f"GPUs can't be read: {node.gpu_fault}" if node.gpu_fault else "")
+    parts.append(f"starts failed, no new work until {node.pause.until}: {node.pause.error}" if node.pause else "")
     parts.append(f"silent since {node.silent_since}" if node.silent_since else "")
     waits_for_it = node.state.value == "ready" and not node.schedulable
     parts.append("no new work before it has reported to this control plane" if waits_for_it else "")

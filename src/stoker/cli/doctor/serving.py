@@ -272,13 +272,17 @@ def nodes(rows: Sequence[NodeRow]) -> Iterator[CheckResult]:
     for row in [row for row in known if row.gpu_fault][:NAMES_MAX]:
         fix = "see `nvidia-smi` there: its agent looks again by itself, and offers them once they can be read"
         yield doubtful(f"GPUs of {row.name} can't be read and get no jobs: {row.gpu_fault}", fix)
+    paused = [row.name for row in known if row.state == "paused"]
+    if paused:
+        fix = f"`stoker node show {paused[0]}` says why; `stoker node resume NAME` once it is mended"
+        yield doubtful(f"{_names(paused)} get no new work for a while, since starts failed there in a row", fix)
     silent = [row.name for row in known if row.state == "unreachable"]
     if silent:
         words = f"{_names(silent)} can't be heard; jobs there are kept, and get no company"
         fix = "see whether machine, agent and network live; once a machine is off: `stoker node forget NAME --force`"
         yield wrong(words, fix) if len(silent) == len(known) else doubtful(words, fix)
     elif not counts["ready"]:
-        yield doubtful("no node takes new work", "`stoker node resume NAME` ends a drain")
+        yield doubtful("no node takes new work", "`stoker node resume NAME` ends a drain or a pause")
 
 
 def agents(rows: Sequence[NodeRow], ours: str) -> Iterator[CheckResult]:

@@ -29,6 +29,7 @@ _RISING: Final = (
     ("time_limit_default_s", "time_limit_max_s"),
     ("tenant_pending_jobs_max", "pending_jobs_max"),
     ("backoff_first_s", "backoff_max_s"),
+    ("node_pause_first_s", "node_pause_max_s"),
     ("port_min", "port_max"),
 )
 """The first of each pair must not exceed the second."""

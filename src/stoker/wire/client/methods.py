@@ -234,7 +234,7 @@ class ClientMethods:
 
     @Declared
     def resume(self, name: str) -> Steps[NodeView]:
-        """End a drain."""
+        """End a drain, or the pause of a node on which starts failed."""
         return ask(endpoints.RESUME, name)
 
     @Declared

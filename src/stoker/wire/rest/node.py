@@ -75,6 +75,14 @@ class OrphanTaskView(msgspec.Struct, frozen=True, kw_only=True):
     """When it was settled without a word of the node, which was silent too long. Null = the node says that it runs."""
 
 
+class PauseView(msgspec.Struct, frozen=True, kw_only=True):
+    """A time in which the node gets no new work, because starts failed there in a row. `node resume` ends it."""
+
+    until: str
+    error: str
+    """What the last of them said."""
+
+
 class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     """A machine with an agent. `_mb` are MiB."""
 
@@ -84,6 +92,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     schedulable: bool
     drain: str | None
     """Why a person drains it; null when nobody does."""
+    pause: PauseView | None = None
     silent_since: str | None
     registered_at: str
     address: str

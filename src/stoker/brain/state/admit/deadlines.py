@@ -1,4 +1,4 @@
-"""Admission of what falls due by time: time limits, retry back-offs, dependencies, ends of arrays, pruning.
+"""Admission of what falls due by time: limits, back-offs, pauses of nodes, dependencies, ends of arrays, pruning.
 
 `Indexes.next_deadline` says when something falls due next.
 
@@ -27,15 +27,19 @@ from stoker.brain.state.events.job import (
     JobsEligible,
     JobsPruned,
 )
+from stoker.brain.state.events.node import NodePauseOver
+from stoker.brain.state.events.union import Event
 
 DUE_MAX: Final = 250
 """Jobs of each kind handled by one command: about ten milliseconds. The rest stay due for the next command."""
 
 
-def run(state: ClusterState, now: Instant) -> tuple[JobEvent, ...]:
+def run(state: ClusterState, now: Instant) -> tuple[Event, ...]:
     """Return the events of everything that is due at `now`, at most DUE_MAX jobs of each kind."""
     indexes = state.indexes
-    events: list[JobEvent] = [
+    paused = [node for node, until in indexes.paused.items() if until <= now]
+    events: list[Event] = [NodePauseOver(node=node) for node in sorted(paused)[:DUE_MAX]]
+    events += [
         AttemptStopping(job=job, attempt=state.jobs[job].attempts[-1].number, cause=StopCause.TIMEOUT)
         for job in indexes.limits.due(later(now, -state.clock_moved_ms))[:DUE_MAX]
     ]

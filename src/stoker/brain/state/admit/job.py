@@ -18,6 +18,7 @@ from stoker.brain.state.events.job import AttemptStopping, JobFinished, JobSubmi
 from stoker.brain.state.events.node import OrphanTasksFound
 from stoker.brain.state.events.union import Event
 from stoker.brain.state.leases import broken_leases, task_of
+from stoker.brain.state.node_pause import failed_start
 from stoker.brain.state.validation.dependency import met_before, never_met_by_forgotten, resolve
 from stoker.brain.state.validation.quota import TenantRules
 from stoker.brain.state.validation.spec import in_list, list_fault, spec_fault
@@ -153,7 +154,9 @@ def report_finished(state: ClusterState, command: ReportFinished, now: Instant) 
         rest = tuple(orphan for orphan in node.strays if not _is(orphan, key))
         events.append(OrphanTasksFound(node=node.name, strays=rest))
     if _open_task(state, key, finished.node) is not None:
-        events.extend(end_tasks(state.jobs[key.job], {key.rank: finished.end}, now, state.policy))
+        job = state.jobs[key.job]
+        events.extend(end_tasks(job, {key.rank: finished.end}, now, state.policy))
+        events.extend(failed_start(state, finished.node, job, finished.end, now))
     return tuple(events)
 
 

@@ -193,11 +193,12 @@ def drain(state: ClusterState, command: DrainNode) -> Answer:
 
 
 def resume(state: ClusterState, command: ResumeNode) -> Answer:
-    """Admit the end of a node's drain."""
+    """Admit the end of a node's drain and of its pause, with what led to that."""
     node = find_registered_node(state, command.node)
     if isinstance(node, Refusal):
         return node
-    return () if node.drain is None else (NodeResumed(node=node.name),)
+    is_trusted = node.drain is None and not (node.failed_starts or node.pauses)
+    return () if is_trusted else (NodeResumed(node=node.name),)
 
 
 def forget(state: ClusterState, command: ForgetNode, now: Instant) -> Answer:

@@ -17,7 +17,7 @@ from stoker.brain.domain.array import (
     joined,
     without,
 )
-from stoker.brain.domain.ids import JobId, Principal
+from stoker.brain.domain.ids import JobId, NodeName, Principal
 from stoker.brain.domain.job import Attempt, Job, StopRequest, SubmitKey, Task, forgotten_member, key_name, lazy_member
 from stoker.brain.domain.lifecycle import JobState, Outcome, check_move
 from stoker.brain.domain.reason import Reason, ReasonCode
@@ -37,6 +37,7 @@ def apply_job(state: ClusterState, event: events.JobEvent, at: Instant, by: Prin
         case events.TaskStarted():
             job = _task_started(state.jobs[event.job], event, at, state.clock_moved_ms)
             state.put_job(job)
+            _started_on(state, job.attempts[-1].tasks[event.rank].placement.node)
             array = state.jobs.get(job.array_of)
             if array is not None and array.started_at == NEVER:
                 state.put_job(replace(array, started_at=at))
@@ -73,6 +74,13 @@ def apply_job(state: ClusterState, event: events.JobEvent, at: Instant, by: Prin
             _prune(state, event.jobs)
         case _:
             assert_never(event)
+
+
+def _started_on(state: ClusterState, name: NodeName) -> None:
+    """A start that succeeds ends the row of those that failed; one that was under way before a pause doesn't end it."""
+    node = state.nodes[name]
+    if (node.failed_starts or node.pauses) and node.pause is None:
+        state.put_node(replace(node, failed_starts=(), pauses=0))
 
 
 def _submitted(event: events.JobSubmitted, at: Instant, by: Principal) -> Job:

@@ -5,7 +5,7 @@ from typing import assert_never
 from msgspec.structs import replace
 
 from stoker.brain.domain.gpu import Gpu
-from stoker.brain.domain.node import UNREAD_MAX, Inventory, Node
+from stoker.brain.domain.node import UNREAD_MAX, Inventory, Node, NodePause
 from stoker.brain.domain.units import NEVER, Instant
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.events import node as events
@@ -31,7 +31,14 @@ def apply_node(state: ClusterState, event: events.NodeEvent, at: Instant) -> Non
         case events.NodeDrained():
             node = replace(node, drain=event.reason)
         case events.NodeResumed():
-            node = replace(node, drain=None)
+            node = _trusted(replace(node, drain=None))
+        case events.StartFailed():
+            node = replace(node, failed_starts=(*node.failed_starts, event.of))
+        case events.NodePaused():
+            pause = NodePause(until=event.until, error=event.error)
+            node = replace(node, failed_starts=(), pauses=event.pauses, pause=pause)
+        case events.NodePauseOver():
+            node = replace(node, pause=None)
         case events.NodeLabelled():
             node = replace(node, labels=event.labels)
         case events.NodeTainted():
@@ -63,4 +70,8 @@ def _unread(old: Node, new: Inventory) -> tuple[Gpu, ...]:
 def _forgotten(node: Node, at: Instant) -> Node:
     """What people said about a machine isn't kept for the next one under its name."""
     gone = replace(node, forgotten=True, reachable=False, silent_since=at, strays=(), drain=None)
-    return replace(gone, labels={}, taints=(), taints_off=())
+    return _trusted(replace(gone, labels={}, taints=(), taints_off=()))
+
+
+def _trusted(node: Node) -> Node:
+    return replace(node, failed_starts=(), pauses=0, pause=None)

@@ -100,11 +100,58 @@ class NodeDrained(_AboutNode, frozen=True, kw_only=True, tag="node_drain_asked")
 
 
 class NodeResumed(_AboutNode, frozen=True, kw_only=True, tag="node_resumed"):
+    """A person says that it is all right: its drain ends, its pause and what led to it."""
+
     row: ClassVar["Row[NodeResumed]"] = Row(
         wakes=True,
         audience=Audience.EVERYONE,
         log=LogLine("agent_resumed", lambda event: {"agent_id": event.node}),
         audit=lambda event: SubjectNote("node_resume", event.node),
+    )
+
+
+class StartFailed(_AboutNode, frozen=True, kw_only=True, tag="start_failed"):
+    """A start failed there, not yet so many in a row that the node pauses."""
+
+    row: ClassVar["Row[StartFailed]"] = Row(wakes=False, audience=Audience.ADMINS, log=None, audit=None)
+
+    of: str
+    """The job (`job:ID`) or the person whose it was."""
+
+
+class NodePaused(_AboutNode, frozen=True, kw_only=True, tag="node_paused"):
+    """Starts failed there, several in a row: it gets no new work for a while. What runs goes on."""
+
+    row: ClassVar["Row[NodePaused]"] = Row(
+        wakes=True,
+        audience=Audience.EVERYONE,
+        log=LogLine(
+            "agent_paused",
+            lambda event: {
+                "agent_id": event.node,
+                "until": event.until,
+                "pauses": event.pauses,
+                "error": event.error,
+            },
+            warning=True,
+        ),
+        audit=None,
+    )
+
+    until: Instant
+    pauses: int
+    """In a row, this one included."""
+    error: str
+
+
+class NodePauseOver(_AboutNode, frozen=True, kw_only=True, tag="node_pause_over"):
+    """Its pause has lasted long enough: it gets new work again."""
+
+    row: ClassVar["Row[NodePauseOver]"] = Row(
+        wakes=True,
+        audience=Audience.EVERYONE,
+        log=LogLine("agent_pause_over", lambda event: {"agent_id": event.node}),
+        audit=None,
     )
 
 
@@ -204,6 +251,9 @@ NodeEvent = (
     | NodeReturned
     | NodeDrained
     | NodeResumed
+    | StartFailed
+    | NodePaused
+    | NodePauseOver
     | NodeLabelled
     | NodeTainted
     | NodeForgotten

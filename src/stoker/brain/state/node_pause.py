@@ -1,0 +1,39 @@
+"""Pauses of nodes on which starts fail, so that a sick node doesn't swallow one job after the other.
+
+Rules: S1  the node's own faults count once per job, or per array; what can be the command's fault (`start_failed`) once
+           per person, since one person's broken command says nothing about a node
+       S2  `failed_starts_max` of them in a row pause the node: it gets no new work, and what it has goes on
+       S3  after a pause the first failed start begins another, twice as long, up to `node_pause_max_ms`
+       S4  a task that starts there ends the row and, once the pause is over, its growth; a person ends all of it
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from stoker.brain.domain.ids import NodeName
+from stoker.brain.domain.job import EndCause, Job, TaskEnd
+from stoker.brain.domain.units import Instant, later
+from stoker.brain.state.cluster import ClusterState
+from stoker.brain.state.events.node import NodePaused, StartFailed
+
+ERROR_MAX: Final = 300
+"""Characters of an error that a pause repeats."""
+
+
+def failed_start(
+    state: ClusterState, name: NodeName, job: Job, end: TaskEnd, now: Instant
+) -> Iterator[StartFailed | NodePaused]:
+    """Yield what the end of a task of this job means for its node, if it is a failed start."""
+    node, policy = state.nodes[name], state.policy
+    if not end.failed_start or node.pause is not None:
+        return
+    is_own = end.cause is EndCause.NEVER_STARTED
+    of = f"job:{job.array_of or job.id}" if is_own else job.by
+    if not node.pauses and len({*node.failed_starts, of}) < policy.failed_starts_max:
+        if of not in node.failed_starts:
+            yield StartFailed(node=name, of=of)
+        return
+    pause_ms = min(policy.node_pause_first_ms << min(node.pauses, 32), policy.node_pause_max_ms)
+    # What a command said when it couldn't start is only for those who may read the job.
+    error = end.error[:ERROR_MAX] if is_own else "commands of several people could not be started"
+    yield NodePaused(node=name, until=later(now, pause_ms), pauses=node.pauses + 1, error=error or end.cause.value)
