@@ -179,7 +179,7 @@ class Journal:
         self._keep_room()
 
     def _keep_room(self) -> None:
-        """J6."""
+        """Keep room on the disk for what will be appended (J6)."""
         if self._size + RESERVED_BYTES // 2 > self._reserved_to and self._reserve(self._fd, self._size, RESERVED_BYTES):
             self._reserved_to = self._size + RESERVED_BYTES
 

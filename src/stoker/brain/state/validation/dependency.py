@@ -58,8 +58,9 @@ def resolve(state: ClusterState, specs: Sequence[JobSpec], ids: Sequence[JobId])
 def forgotten(state: ClusterState, specs: Sequence[JobSpec], known: Container[JobRef]) -> dict[JobRef, None]:
     """Return what dependencies name that once was, and whose end is neither kept nor `known` (C3)."""
     named = dict.fromkeys(each for spec in specs for each in spec.after if each.sibling is None)
-    gone = (each for each in (located(state, each) for each in named) if target_of(each, state.jobs) is None)
-    return {ref_of(each): None for each in gone if not _never_was(state, each) and ref_of(each) not in known}
+    found = {ref_of(each): each for each in (located(state, each) for each in named)}
+    gone = (ref for ref, each in found.items() if target_of(each, state.jobs) is None and not _never_was(state, each))
+    return {ref: None for ref in gone if ref not in known}
 
 
 def ref_of(dependency: Dependency) -> JobRef:
@@ -70,22 +71,24 @@ def ref_of(dependency: Dependency) -> JobRef:
 
 def met_before(state: ClusterState, spec: JobSpec, ended: Ended) -> tuple[int, ...]:
     """Return the places of the dependencies that forgotten jobs had met (C3)."""
-    return tuple(place for place, each in enumerate(spec.after) if _met_by_forgotten(state, each, ended))
-
-
-def _met_by_forgotten(state: ClusterState, dependency: Dependency, ended: Ended) -> bool:
-    how = ended.get(ref_of(dependency))
-    is_gone = dependency.job < state.next_job_id and target_of(dependency, state.jobs) is None
-    return how is not None and is_gone and verdict_on_end(dependency.kind, how) is Verdict.MET
+    places = enumerate(spec.after)
+    return tuple(place for place, each in places if _by_history(state, each, ended) is Verdict.MET)
 
 
 def never_met_by_forgotten(state: ClusterState, spec: JobSpec, ended: Ended) -> Reason | None:
     """Return the reason why a dependency on a forgotten job is never met (C3); None = none is, or it isn't known."""
     for each in spec.after:
-        how = ended.get(ref_of(each))
-        if how is not None and target_of(each, state.jobs) is None and not _met_by_forgotten(state, each, ended):
-            return _never(each, f"it ended {how}")
+        if _by_history(state, each, ended) is Verdict.NEVER:
+            return _never(each, f"it ended {ended[ref_of(each)]}")
     return None
+
+
+def _by_history(state: ClusterState, dependency: Dependency, ended: Ended) -> Verdict | None:
+    """The verdict by how a forgotten job ended; None = it isn't forgotten, or that isn't known."""
+    how = ended.get(ref_of(dependency))
+    if how is None or target_of(dependency, state.jobs) is not None:
+        return None
+    return verdict_on_end(dependency.kind, how)
 
 
 def never_met_again(state: ClusterState, job: Job) -> Reason | None:
