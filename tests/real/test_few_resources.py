@@ -18,8 +18,11 @@ from tests.real.control_process import ControlProcess
 from tests.real.unix_users import in_a_child
 
 
-def bounds_of(account: int, processes: int) -> tuple[int, str]:
-    """The tasks that a runner of this account takes with such a limit, and what it is short of."""
+def bounds_of(account: int, processes: int) -> tuple[int, str, int]:
+    """The tasks that a runner of this account takes with such a limit, what it is short of, and the threads it has.
+
+    Those are more than one where gRPC starts its own anew in a child of this process.
+    """
 
     def try_it(say: Callable[[bytes], object]) -> None:
         limited({resource.RLIMIT_NPROC: processes})
@@ -27,13 +30,14 @@ def bounds_of(account: int, processes: int) -> tuple[int, str]:
         os.setresuid(account, account, account)
         settings = parse_arguments(["--data_dir", "/x"])
         _, processes_max = kernel.raise_limits()
-        settings.keep_within(-1, processes_max, threads_of(account))
-        say(f"{settings.tasks_max} {settings.short_of}".encode())
+        threads = threads_of(account)
+        settings.keep_within(-1, processes_max, threads)
+        say(f"{settings.tasks_max} {threads} {settings.short_of}".encode())
 
     words, status = in_a_child(try_it)
     assert status == 0
-    tasks, _, short_of = words.decode().partition(" ")
-    return int(tasks), short_of
+    tasks, threads, short_of = words.decode().split(" ", 2)
+    return int(tasks), short_of, int(threads)
 
 
 def node_of(control: ControlProcess) -> dict[str, Any]:
@@ -66,10 +70,10 @@ def test_a_node_with_64_open_files_offers_as_many_cpus_as_it_takes_tasks_and_tak
 @pytest.mark.parametrize("processes", [40, 400])
 def test_a_runner_with_few_processes_takes_as_many_tasks_as_they_allow(processes: int) -> None:
     """`ulimit -u`, which holds all accounts but root."""
-    tasks, short_of = bounds_of(4_321, processes)
-    assert short_of == f"{processes} processes (`ulimit -u`), 1 in use"
-    assert tasks == (processes - 8 - 1) // 4
-    assert bounds_of(0, processes) == (4_096, "")
+    tasks, short_of, threads = bounds_of(4_321, processes)
+    assert short_of == f"{processes} processes (`ulimit -u`), {threads} in use"
+    assert tasks == (processes - 8 - threads) // 4
+    assert bounds_of(0, processes)[:2] == (4_096, "")
 
 
 @pytest.mark.parametrize(
