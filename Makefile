@@ -9,7 +9,7 @@ TOOLS_PATHS := src tests tools benchmarks
 WALLS := Instead of importing across a wall: a rule goes into brain, what a runtime gives comes in through a port \
 (stoker/ports.py, control/control_ports.py, agent/ports.py), and only composition roots pick adapters; see ARCHITECTURE.md.
 
-.PHONY: help demo test check fmt lint types proto coverage bench soak lock reference docs images setup setup-dev
+.PHONY: help demo test test-heavy check fmt lint types proto coverage bench soak lock reference docs images setup setup-dev
 
 help:
 	@sed -n 's/^## //p' Makefile
@@ -24,10 +24,15 @@ setup-dev:
 demo: setup
 	@.venv/bin/stoker demo
 
-## make test       every test (ARGS="-k words" narrows it down)
+## make test       every test but the heavy ones (ARGS="-k words" narrows it down)
 test: setup-dev
 	@$(PY) -m compileall -q src  # hundreds of processes are started, also where Python may write no bytecode
-	@$(PY) -m pytest -q -n $(WORKERS) --dist worksteal $(ARGS)
+	@$(PY) -m pytest -q -m "not heavy" -n $(WORKERS) --dist worksteal $(ARGS)
+
+## make test-heavy the tests that need longer: many seeds, kill loops at full length, virtual machines
+test-heavy: setup-dev
+	@$(PY) -m compileall -q src
+	@$(PY) -m pytest -q -m heavy -n $(WORKERS) --dist worksteal $(ARGS)
 
 ## make check      formatting, lint, types, import contracts, taste, generated files; writes nothing
 check: lint types

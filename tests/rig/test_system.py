@@ -11,8 +11,10 @@ import pytest
 
 from tests.rig.run import simulate
 
-SEEDS = 500
-CHUNKS = 100
+SEEDS = 100
+"""As many each time; `test-heavy` adds the rest up to `SEEDS_HEAVY`, and `make soak` goes on with others."""
+SEEDS_HEAVY = 500
+CHUNKS = 20
 KEPT = Path(__file__).parent.parent / "seeds" / "kept.txt"
 
 
@@ -24,6 +26,13 @@ def _kept() -> list[int]:
 @pytest.mark.parametrize("chunk", range(CHUNKS))
 def test_every_promise_holds_under_every_kind_of_fault(chunk: int) -> None:
     for seed in range(chunk, SEEDS, CHUNKS):
+        _simulate(seed)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("chunk", range(4 * CHUNKS))
+def test_every_promise_holds_with_more_seeds(chunk: int) -> None:
+    for seed in range(SEEDS + chunk, SEEDS_HEAVY, 4 * CHUNKS):
         _simulate(seed)
 
 
