@@ -2,12 +2,13 @@
 
 import json
 import logging
+import sys
 from io import BytesIO
 
 import msgspec
 import pytest
 
-from stoker.adapters.logs import FIELD_CHARS_MAX, StructuredTelemetry, library_logs
+from stoker.adapters.logs import FIELD_CHARS_MAX, PLACES_MAX, LibraryLogs, StructuredTelemetry, library_logs
 from stoker.adapters.metrics import Metrics
 from stoker.brain.domain.units import Instant, Mono
 
@@ -105,6 +106,36 @@ def test_warnings_of_libraries_come_in_the_same_form() -> None:
     logging.getLogger("uvicorn.error").warning("nor this, which comes later")
     line = msgspec.json.decode(out.getvalue())
     assert (line["event"], line["library"], line["message"]) == ("library_warned", "uvicorn.error", "socket closed")
+
+
+def test_what_a_library_says_again_and_again_is_written_once_a_minute_with_how_often_it_was_said() -> None:
+    out = BytesIO()
+    handler = LibraryLogs(StructuredTelemetry(FixedClock(), stream=out))
+
+    def says(message: str, at_s: float, *arguments: object, raised: bool = False) -> None:
+        fact = {"name": "asyncio", "msg": message, "args": arguments, "created": at_s, "levelno": logging.ERROR}
+        try:
+            raise OSError("no more files")
+        except OSError:
+            handler.emit(logging.makeLogRecord({**fact, "exc_info": sys.exc_info() if raised else None}))
+
+    for number in range(1_000):
+        says("accept failed on %s", number / 1_000, number)
+        says("accept failed", number / 1_000, raised=True)
+    says("another", 2.0)
+    says("accept failed on %s", 60.0, "all")
+    said = [
+        (line["message"].partition("\n")[0], line.get("repeated")) for line in map(json.loads, lines(out.getvalue()))
+    ]
+    assert said == [
+        ("accept failed on 0", None),
+        ("accept failed", None),
+        ("another", None),
+        ("accept failed on all", 999),
+    ]
+    for number in range(2 * PLACES_MAX):
+        says(f"text of its own {number}", 61.0)
+    assert len(handler._said) == PLACES_MAX
 
 
 def test_without_metrics_counting_is_no_fault() -> None:

@@ -4,12 +4,14 @@ import asyncio
 import os
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 
 import grpc
 import pytest
 from grpc import aio
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from stoker.adapters.entropy import SystemEntropy
 from stoker.api.peer_credentials import GONE
@@ -22,6 +24,7 @@ from stoker.control import rate_limit as live_rates
 from stoker.control.audit_actions import AuditAction
 from stoker.control.audit_trail import AuditTrail
 from stoker.control.settings import HttpSettings
+from stoker.live.rpc import server as rpc_server
 from stoker.live.settings.control import ControlSettings
 from stoker.wire.gen import agent_pb2 as pb
 from stoker.wire.gen import job_pb2
@@ -160,3 +163,46 @@ async def test_who_is_turned_away_is_told_to_the_audit_trail(tmp_path: Path, mon
         joins, submits, asks = told
         assert (joins, submits) == ((by, "node_join", "not_allowed"), (by, "submit", "not_allowed"))
         assert asks == ("nobody", "ask", "token_missing")
+
+
+async def test_strangers_who_connect_and_say_nothing_keep_nobody_out_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rpc_server, "CONNECTIONS_MAX", 20)
+    monkeypatch.setattr(rpc_server, "HANDSHAKE_MS_MAX", 1_500)
+    async with rpc_stage(tmp_path) as stage, AsyncExitStack() as crowd:
+        mute = [await asyncio.open_connection("127.0.0.1", stage.port) for _ in range(40)]
+        for _, writer in mute:
+            crowd.callback(writer.close)
+        ends = [asyncio.ensure_future(reader.read()) for reader, _ in mute]
+        await asyncio.wait(ends[20:], timeout=30)
+        assert all(each.done() for each in ends[20:]), "those beyond the bound are closed at once"
+        await JobServiceStub(stage.channel).List(EVERYTHING, wait_for_ready=True, timeout=30)
+        await asyncio.wait(ends, timeout=30)
+        assert all(each.done() for each in ends), "who never began to speak HTTP/2 is closed"
+        await asyncio.gather(*ends, return_exceptions=True)
+
+
+async def test_streams_that_want_no_token_are_bounded_and_give_their_place_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_callers, "OPEN_STREAMS_MAX", 3)
+    async with rpc_stage(tmp_path, open_to_owner=False) as stage:
+        health = health_pb2_grpc.HealthStub(stage.channel)
+        watches = [health.Watch(health_pb2.HealthCheckRequest()) for _ in range(2)]
+        for watch in watches:
+            await watch.read()
+        reflection = reflection_pb2_grpc.ServerReflectionStub(stage.channel).ServerReflectionInfo()
+        await reflection.write(reflection_pb2.ServerReflectionRequest(list_services=""))
+        assert (await reflection.read()).list_services_response.service
+        with pytest.raises(aio.AioRpcError) as fault:
+            await health.Watch(health_pb2.HealthCheckRequest()).read()
+        assert code_of(fault.value) == "too_many_streams"
+        await health.Check(health_pb2.HealthCheckRequest())
+        watches[0].cancel()
+        async with asyncio.timeout(20):
+            while True:
+                with suppress(aio.AioRpcError):
+                    await health.Watch(health_pb2.HealthCheckRequest()).read()
+                    break
+                await asyncio.sleep(0.05)

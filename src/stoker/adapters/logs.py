@@ -3,6 +3,7 @@
 Rules: T1  one call, one line: control characters are escaped, so nothing from outside can forge a line
        T2  a field is cut at FIELD_CHARS_MAX and a line can't fail for what a field holds
        T3  a broken output (the reader of a pipe went away) is noted once in a metric and never stops the process
+       T4  what a library says again and again is written once in REPEAT_S, with how often it was said since
 Shapes: json: {"at":"2026-11-28T02:11:00.123Z","level":"info","event":"task_submitted","task_id":"1"}
         text: 2026-11-28T02:11:00.123Z info task_submitted task_id=1
 """
@@ -10,6 +11,7 @@ Shapes: json: {"at":"2026-11-28T02:11:00.123Z","level":"info","event":"task_subm
 import logging
 import re
 import sys
+import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -27,6 +29,8 @@ Level = Literal["debug", "info", "warning", "error"]
 Format = Literal["json", "text"]
 
 FIELD_CHARS_MAX: Final = 4_096
+REPEAT_S: Final = 60.0
+PLACES_MAX: Final = 256
 _CUT: Final = "...[cut]"
 _RANK: Final[Mapping[str, int]] = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 _PLAIN: Final = re.compile(r"[^\s\"'=\\\x00-\x1f\x7f-\x9f\u2028\u2029]+")
@@ -87,17 +91,36 @@ class StructuredTelemetry:
 
 
 class LibraryLogs(logging.Handler):
-    """Puts warnings of libraries (uvicorn, grpc, asyncio) into the same stream and the same form."""
+    """Puts warnings of libraries (uvicorn, grpc, asyncio) into the same stream and the same form (T4)."""
 
     def __init__(self, telemetry: StructuredTelemetry) -> None:
         super().__init__(logging.WARNING)
         self._telemetry = telemetry
+        self._said: dict[tuple[object, ...], tuple[float, int]] = {}
+        """When each place in a library was last written, and how often it spoke since; the oldest first."""
 
     def emit(self, record: logging.LogRecord) -> None:
+        place = record.name, str(record.msg)[:200], *_raised_at(record)
+        at, unsaid = self._said.pop(place, (float("-inf"), 0))
+        if abs(record.created - at) < REPEAT_S:
+            self._said[place] = at, unsaid + 1
+            return
+        self._said[place] = record.created, 0
+        if len(self._said) > PLACES_MAX:
+            del self._said[next(iter(self._said))]
+        repeated = {"repeated": unsaid} if unsaid else {}
         text = record.getMessage()
         if record.exc_info:
             text = f"{text}\n{logging.Formatter().formatException(record.exc_info)}"
-        self._telemetry.warn("library_warned", library=record.name, message=text)
+        self._telemetry.warn("library_warned", library=record.name, message=text, **repeated)
+
+
+def _raised_at(record: logging.LogRecord) -> tuple[object, ...]:
+    """Which exception it tells of, and the line that raised it; nothing where it tells of none."""
+    if not record.exc_info or record.exc_info[0] is None:
+        return ()
+    lines = [line for _, line in traceback.walk_tb(record.exc_info[2])]
+    return record.exc_info[0], lines[-1] if lines else 0
 
 
 @contextmanager

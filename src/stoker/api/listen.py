@@ -1,7 +1,8 @@
-"""Binding of listeners, and the refusal when an address can't be taken."""
+"""Binding of listeners, the refusal when an address can't be taken, and how many connections each may keep."""
 
 import errno
 import os
+import resource
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -12,6 +13,16 @@ from stoker.brain.domain.errors import StokerError, refusal_error
 from stoker.wire.local_socket import SOCKET_NAME, address_of
 
 BACKLOG: Final = 2_048
+_CONNECTIONS_MIN: Final = 16
+
+
+def connections_max(most: int, part: int) -> int:
+    """Return how many connections a listener may keep: `most`, or one `part`-th of the files that we may open.
+
+    What all listeners leave is for the log, the history and whatever else must never wait for a stranger.
+    """
+    files_max, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return most if files_max < 0 else max(_CONNECTIONS_MIN, min(most, files_max // part))
 
 
 def bind(host: str, port: int, setting: str) -> socket.socket:

@@ -8,8 +8,16 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from stoker.api.http import connections as http_connections
-from stoker.api.http.connections import HEAD_BYTES_MAX, QUIET_S, Connections, HttpConnection, break_off
+from stoker.api import listen
+from stoker.api.http.connections import (
+    CONNECTIONS_MAX,
+    FILES_PART,
+    HEAD_BYTES_MAX,
+    QUIET_S,
+    Connections,
+    HttpConnection,
+    break_off,
+)
 from tests.control.stage import virtual
 
 GET: Final = b"GET /%b HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n"
@@ -20,8 +28,9 @@ LATE_S: Final = QUIET_S + 2
 class Line(asyncio.Transport):
     """A socket: what is written is taken at once, unless the client has stopped taking."""
 
-    def __init__(self) -> None:
+    def __init__(self, address: str = "") -> None:
         super().__init__()
+        self._address = address
         self.protocol: HttpConnection
         self.received = bytearray()
         """By the client."""
@@ -66,7 +75,7 @@ class Line(asyncio.Transport):
         return bool(self.end)
 
     def get_extra_info(self, name: str, default: object = None) -> object:
-        return default
+        return (self._address, 50_000) if name == "peername" and self._address else default
 
     def pause_reading(self) -> None: ...
     def resume_reading(self) -> None: ...
@@ -97,8 +106,8 @@ class Server:
         self._config = uvicorn.Config(app, http="httptools", lifespan="off", log_config=None, timeout_keep_alive=75)
         self._state = ServerState()
 
-    def connect(self, said: bytes = b"") -> Line:
-        line = Line()
+    def connect(self, said: bytes = b"", address: str = "") -> Line:
+        line = Line(address)
         line.protocol = HttpConnection(self._connections, self._config, self._state, {}, asyncio.get_running_loop())
         line.protocol.connection_made(line)
         if said:
@@ -227,6 +236,27 @@ async def test_where_every_client_is_owed_an_answer_a_new_one_is_turned_away() -
 
 
 @virtual
+async def test_an_address_with_half_of_all_places_takes_the_next_ones_from_itself() -> None:
+    server = Server(most=6)
+    other = server.connect(address="192.0.2.7")
+    waiting = [server.connect(GET % b"wait", "192.0.2.9") for _ in range(2)]
+    idle = server.connect(address="192.0.2.9")
+    assert not idle.end
+    await asyncio.sleep(1)
+    waiting.append(server.connect(GET % b"wait", "192.0.2.9"))
+    assert idle.end == "aborted", "though the other address has owed something for longer"
+    await asyncio.sleep(1)
+    line = server.connect(GET % b"", "192.0.2.9")
+    assert (status(line), code(line), line.end) == (503, "too_many_connections", "closed")
+    assert b"3 clients of 192.0.2.9" in line.received
+    await asyncio.sleep(1)
+    assert not other.end
+    assert status(await answered(server)) == 200
+    await asyncio.sleep(300)
+    assert [status(each) for each in waiting] == [200, 200, 200]
+
+
+@virtual
 async def test_a_head_without_end_is_refused() -> None:
     line = Server().connect(b"GET / HTTP/1.1\r\n")
     for _ in range(HEAD_BYTES_MAX // 1_000 + 1):
@@ -246,5 +276,5 @@ async def test_an_answer_that_is_broken_off_is_seen_to_be_not_whole() -> None:
 
 def test_the_bound_leaves_half_of_the_files_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
     for files, expected in ((1_024, 512), (1 << 20, 10_000), (8, 16), (-1, 10_000)):
-        monkeypatch.setattr(http_connections.resource, "getrlimit", lambda kind, files=files: (files, files))
-        assert http_connections.connections_max() == expected
+        monkeypatch.setattr(listen.resource, "getrlimit", lambda kind, files=files: (files, files))
+        assert listen.connections_max(CONNECTIONS_MAX, FILES_PART) == expected

@@ -12,11 +12,12 @@ Rules: N1  who owes us something for QUIET_S - a whole request, or room for more
            bound, so that the client comes to read the answer
        N5  an answer can be broken off: what was sent arrives, and the reader sees that it isn't whole
        N6  whose connection it is, is asked once, when it is made; a request on one that may not ask is answered so
+       N7  one address has at most half of all places. Beyond that N2 holds among its own connections
 """
 
 import asyncio
-import resource
 import socket
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -40,7 +41,9 @@ DROPPED_BYTES_MAX: Final = 64 * 1024 * 1024
 """N4. Beyond it the connection is closed, which may take the answer with it."""
 CONNECTIONS_MAX: Final = 10_000
 """Or half of the files that this process may open, if that is less: the rest is for agents and the store."""
-_CONNECTIONS_MIN: Final = 16
+FILES_PART: Final = 2
+ADDRESSES: Final = 2
+"""One address may have so large a part of the connections (N7)."""
 
 _BREAK: Final = "stoker.break"
 _REFUSAL: Final = "stoker.refusal"
@@ -54,12 +57,6 @@ _KEEP_ALIVE_OPTIONS: Final = (
     (socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4),
 )
 """A reader whose machine died while nothing was to be sent is noticed within two minutes."""
-
-
-def connections_max() -> int:
-    """Return the largest number of connections that this process can keep."""
-    files_max, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return CONNECTIONS_MAX if files_max < 0 else max(_CONNECTIONS_MIN, min(CONNECTIONS_MAX, files_max // 2))
 
 
 def break_off(scope: Scope) -> None:
@@ -92,23 +89,31 @@ class Connections:
         self.connections_max = connections_max
         self.admit = admit
         self._open: set[HttpConnection] = set()
+        self._by_address: Counter[str] = Counter()
         self._owing: dict[HttpConnection, float] = {}
         """Since when each owes us something, the oldest first."""
         self._sweeper: asyncio.TimerHandle | None = None
 
-    def add(self, connection: "HttpConnection") -> bool:
-        """N2. False = there is no place for it."""
-        if len(self._open) >= self.connections_max:
-            oldest = next(iter(self._owing), None)
+    def add(self, connection: "HttpConnection") -> Refusal | None:
+        """Return why there is no place for one more; None where there is one (N2, N7)."""
+        address = connection.address
+        crowded = bool(address) and self._by_address[address] >= max(1, self.connections_max // ADDRESSES)
+        if crowded or len(self._open) >= self.connections_max:
+            oldest = next((each for each in self._owing if not crowded or each.address == address), None)
             if oldest is None:
-                return False
+                return _too_many(self._by_address[address] if crowded else len(self._open), address if crowded else "")
             self.remove(oldest)
             oldest.transport.abort()
         self._open.add(connection)
-        return True
+        self._by_address[address] += 1
+        return None
 
     def remove(self, connection: "HttpConnection") -> None:
-        self._open.discard(connection)
+        if connection in self._open:
+            self._open.remove(connection)
+            self._by_address[connection.address] -= 1
+            if not self._by_address[connection.address]:
+                del self._by_address[connection.address]
         self._owing.pop(connection, None)
 
     def owes(self, connection: "HttpConnection") -> None:
@@ -149,16 +154,20 @@ class HttpConnection(HttpToolsProtocol):
         self._head_bytes = 0
         self._dropped_bytes = 0
         self._peer: dict[str, object] = {}
+        self.address = ""
+        """Of the client; empty over the Unix socket."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
+        self.address = "" if self.client is None else self.client[0]
         connection = transport.get_extra_info("socket")
         if connection is not None:
             self._meet(connection)
-        if self._all.add(self):
+        refusal = self._all.add(self)
+        if refusal is None:
             self._all.owes(self)
         else:
-            self._turn_away(_too_many(self._all.connections_max))
+            self._turn_away(refusal)
 
     def _meet(self, connection: socket.socket) -> None:
         """Ask whose connection it is, once, when it is made (N6)."""
@@ -254,11 +263,14 @@ def _keep_alive(connection: socket.socket) -> None:
         connection.setsockopt(level, option, value)
 
 
-def _too_many(limit: int) -> Refusal:
+def _too_many(limit: int, address: str) -> Refusal:
+    """Refuse a connection beyond the bound of all, or where it is given, beyond that of its own address."""
+    whose = f" of {address}" if address else ""
+    part = "a quarter" if address else "half"
     return refuse(
         "too_many_connections",
-        f"{limit} clients are being answered at this moment",
-        "try again in a second; the limit is half of the files that the control plane may open (`ulimit -n`)",
+        f"{limit} clients{whose} are being answered at this moment",
+        f"try again in a second; the limit is {part} of the files that the control plane may open (`ulimit -n`)",
         connections_max=limit,
     )
 

@@ -13,7 +13,8 @@ from typing import Final
 import uvicorn
 from starlette.types import ASGIApp
 
-from stoker.api.http.connections import KEEP_ALIVE_S, Connections, HttpConnection, connections_max
+from stoker.api.http.connections import CONNECTIONS_MAX, FILES_PART, KEEP_ALIVE_S, Connections, HttpConnection
+from stoker.api.listen import connections_max
 from stoker.api.peer_credentials import foreign_peer, peer_uid
 from stoker.brain.domain.errors import Refusal
 from stoker.control.supervisor import Duties
@@ -47,10 +48,11 @@ async def serve_http(
         asked = for_owner_alone or connection.family == socket.AF_UNIX
         return foreign_peer(peer_uid(connection)) if asked else None
 
+    connections = Connections(connections_max(CONNECTIONS_MAX, FILES_PART), admit)
     server = _QuietUvicorn(
         uvicorn.Config(
             app,
-            http=partial(HttpConnection, Connections(connections_max(), admit)),  # type: ignore[arg-type]  # as a class
+            http=partial(HttpConnection, connections),  # type: ignore[arg-type]  # as a class
             ws="none",
             lifespan="off",
             log_config=None,

@@ -5,9 +5,10 @@ Rules: C1  a call of one of our services without a token that is good is refused
        C2  only an agent's token joins nodes, and it does nothing else; where no token is wanted, whoever sends none may
        C3  where no token is wanted, a peer of another account of this machine is refused, as far as the kernel tells
        C4  who is refused for what he shows or may not do is told to the audit trail, as by REST
+       C5  streams of the open services, which want no token, are bounded: all of them together
 """
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
 from typing import Any, Final, TypeAlias
 from urllib.parse import unquote
 
@@ -18,7 +19,7 @@ from stoker.api.peer_credentials import foreign_peer, tcp_owner
 from stoker.api.rpc.status import abort
 from stoker.brain.domain.access import Caller, Role
 from stoker.brain.domain.audit import NOBODY
-from stoker.brain.domain.errors import Refusal, StokerError
+from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.brain.domain.ids import Principal
 from stoker.control.access import not_allowed
 from stoker.control.audit_actions import AuditAction
@@ -34,6 +35,8 @@ _KEY: Final = HEADER.lower()
 _OURS: Final = "/stoker."
 _PEERS: Final = "/stoker.v1.ReplicationService/"
 _JOIN: Final = AuditAction("node_join")
+OPEN_STREAMS_MAX: Final = 256
+"""Of health and reflection. Each costs about 16 KiB, and one per prober is enough."""
 _LOOPBACK: Final = {"ipv4": "127.0.0.1", "ipv6": "::1"}
 
 
@@ -106,10 +109,11 @@ class Callers:
 
 
 class Gate(aio.ServerInterceptor):
-    """C1. It stands before every service of the listener."""
+    """C1 and C5. It stands before every service of the listener."""
 
     def __init__(self, callers: Callers) -> None:
         self._callers = callers
+        self._open_streams = 0
 
     async def intercept_service(
         self, continuation: "_Find", handler_call_details: grpc.HandlerCallDetails
@@ -119,14 +123,50 @@ class Gate(aio.ServerInterceptor):
             try:
                 self._callers.check(handler_call_details.invocation_metadata or (), method)
             except StokerError as fault:
-                return _refusing(fault)
-        return await continuation(handler_call_details)
+                return _refusing(fault.refusal)
+        handler = await continuation(handler_call_details)
+        if handler is None or method.startswith(_OURS) or not handler.response_streaming:
+            return handler
+        if self._open_streams >= OPEN_STREAMS_MAX:
+            return _refusing(_too_many_streams())
+        return self._counted(handler)
+
+    def _counted(self, handler: "_Handler") -> "_Handler":
+        """Return a handler that counts its streams while they are open (C5)."""
+        real: Any = handler.stream_stream or handler.unary_stream
+        assert real is not None, "its answer is a stream"
+
+        async def stream(request: object, context: Context) -> None:
+            if self._open_streams >= OPEN_STREAMS_MAX:  # of many that came at once
+                await abort(context, _too_many_streams())
+            self._open_streams += 1
+            try:
+                said = real(request, context)
+                if isinstance(said, AsyncIterable):
+                    async for message in said:
+                        await context.write(message)
+                else:
+                    await said
+            finally:
+                self._open_streams -= 1
+
+        kind = (
+            grpc.stream_stream_rpc_method_handler if handler.request_streaming else grpc.unary_stream_rpc_method_handler
+        )
+        return kind(stream, handler.request_deserializer, handler.response_serializer)
 
 
-def _refusing(fault: StokerError) -> "_Handler":
+def _refusing(refusal: Refusal) -> "_Handler":
     """A method of streams is called before any message came; on the wire it looks like any other."""
 
     async def refuse_call(requests: object, context: Context) -> None:
-        await abort(context, fault.refusal)
+        await abort(context, refusal)
 
     return grpc.stream_stream_rpc_method_handler(refuse_call)
+
+
+def _too_many_streams() -> Refusal:
+    message = f"{OPEN_STREAMS_MAX} streams of health and reflection are open already"
+    return refuse(
+        "too_many_streams", message, "ask with Health.Check instead, again and again", streams=OPEN_STREAMS_MAX
+    )

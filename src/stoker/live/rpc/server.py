@@ -4,6 +4,8 @@ One grpc.aio server on the process's own event loop, with the standard health an
 
 Rules: G1  a port that another program has is refused (gRPC's own default would share it in silence)
        G2  keepalive pings of agents are welcome however often: they tell a dead path from a quiet one
+       G3  strangers are bounded: connections in all, the time in which one must begin to speak HTTP/2, calls of one
+           connection at once
 """
 
 from typing import Final
@@ -13,7 +15,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health_aio
 from grpc_reflection.v1alpha import reflection
 
-from stoker.api.listen import why_not
+from stoker.api.listen import connections_max, why_not
 from stoker.api.rpc.callers import Callers, Gate
 from stoker.api.rpc.jobs import JobService
 from stoker.control.settings import GrpcSettings
@@ -31,7 +33,14 @@ from stoker.wire.gen import (
 
 MESSAGE_BYTES_MAX: Final = 16 << 20
 """An inventory of 10,000 tasks is about 1 MiB."""
-IDLE_MS_MAX: Final = 600_000
+CONNECTIONS_MAX: Final = 5_000
+"""Or a quarter of the files that this process may open: an agent needs one, and so does a client."""
+FILES_PART: Final = 4
+HANDSHAKE_MS_MAX: Final = 10_000
+"""gRPC's own default is two minutes."""
+CALLS_MAX: Final = 256
+"""Of one connection at once; a client waits with the next ones."""
+IDLE_MS_MAX: Final = 120_000
 """A connection without a call is closed then; clients open another by themselves. An agent always has a call."""
 STOP_GRACE_S: Final = 0.5
 """For ends that are being made durable. Streams are closed before, so nothing else is left."""
@@ -41,6 +50,7 @@ _OPTIONS: Final = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", FRAME_BYTES_MAX),
     ("grpc.max_connection_idle_ms", IDLE_MS_MAX),
+    ("grpc.max_concurrent_streams", CALLS_MAX),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 1_000),
     ("grpc.http2.max_ping_strikes", 0),
@@ -61,7 +71,11 @@ class RpcServer:
         """
         self._sessions = control.sessions
         callers = Callers(settings, control)
-        self._server = aio.server(options=_OPTIONS, interceptors=(Gate(callers),))
+        bounds = (
+            ("grpc.max_allowed_incoming_connections", connections_max(CONNECTIONS_MAX, FILES_PART)),
+            ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS_MAX),
+        )
+        self._server = aio.server(options=(*_OPTIONS, *bounds), interceptors=(Gate(callers),))
         agent_pb2_grpc.add_SchedulerServiceServicer_to_server(AgentService(control, callers), self._server)
         job_pb2_grpc.add_JobServiceServicer_to_server(JobService(control, callers), self._server)
         if peers is not None:
