@@ -17,9 +17,11 @@ from stoker.brain.domain.instruction import Start, Stop, TaskKey
 from stoker.brain.domain.job import EndCause, Job, JobSpec, TaskEnd
 from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.node import Inventory
+from stoker.brain.domain.reason import Reason
 from stoker.brain.domain.report import Beat, Registration, Started, TaskFinished, TaskInventory, TaskPhase, TaskStatus
 from stoker.brain.state.commands import Cancel, Submit
 from stoker.brain.state.events.job import JobSubmitted
+from stoker.brain.state.wait_reason import wait_reason
 from stoker.control.control_plane import active
 from stoker.control.control_ports import ControlPorts
 from stoker.control.supervisor import Duties
@@ -90,6 +92,10 @@ class Stage:
 
     def job(self, job: JobId) -> Job:
         return self.state.jobs[job]
+
+    def why(self, job: JobId) -> Reason:
+        """Why it waits."""
+        return wait_reason(self.state, self.job(job), self.control.loop.planned_reason)
 
     async def until(self, holds: Callable[[], bool], within_s: float = 60) -> None:
         async with asyncio.timeout(within_s):

@@ -33,7 +33,7 @@ async def test_a_submit_is_decided_at_once_and_an_idle_loop_only_every_period() 
         assert 9 <= s.control.loop.passes - before <= 11
         job = await s.submit()
         await s.pause(0.1)
-        assert s.control.loop.reason_for(s.job(job)).code is ReasonCode.NO_NODES
+        assert s.why(job).code is ReasonCode.NO_NODES
 
 
 @virtual
@@ -57,14 +57,14 @@ async def test_every_waiting_job_has_a_reason_from_the_first_moment() -> None:
         submitting = asyncio.ensure_future(s.submit())
         await asyncio.sleep(0)
         (job,) = s.state.jobs.values()
-        assert s.control.loop.reason_for(job).code is ReasonCode.AWAITING_PASS
+        assert s.why(job.id).code is ReasonCode.AWAITING_PASS
         s.log.gate.set()
         await submitting
         await s.join("n1", 1)
         await s.submit(gpus=1)
         waiting = await s.submit(gpus=1)
         await s.pause(1)
-        assert s.control.loop.reason_for(s.job(waiting)).code is ReasonCode.INSUFFICIENT_GPUS
+        assert s.why(waiting).code is ReasonCode.INSUFFICIENT_GPUS
 
 
 @virtual
@@ -75,7 +75,7 @@ async def test_a_pause_between_tries_is_its_own_reason_and_ends_on_time() -> Non
         start = await player.next_start()
         await player.say_started(start.key)
         await player.end(start.key, exit_code=1)
-        assert s.control.loop.reason_for(s.job(job)).code is ReasonCode.RETRY_BACKOFF
+        assert s.why(job).code is ReasonCode.RETRY_BACKOFF
         began = s.control.clock.mono()
         again = await player.next_start(2)
         assert again.key.attempt == 2
@@ -134,7 +134,7 @@ async def test_a_job_that_only_a_node_in_a_pause_could_run_starts_there_when_the
         began = s.control.clock.mono()
         job = await s.submit()
         await s.pause(1)
-        assert s.control.loop.reason_for(s.job(job)).code is ReasonCode.NODES_PAUSED
+        assert s.why(job).code is ReasonCode.NODES_PAUSED
         await player.run_to_end(job)
         assert 59 < s.control.clock.mono() - began < 62
         beating.cancel()
@@ -238,7 +238,7 @@ async def test_a_job_that_breaks_the_engine_is_set_aside_and_the_rest_is_schedul
         bad = await s.submit(gpus=2, priority=900)
         others = [await s.submit(gpus=1), await s.submit()]
         await s.until(lambda: all(s.job(job).state is JobState.STARTING for job in others))
-        reason = s.control.loop.reason_for(s.job(bad))
+        reason = s.why(bad)
         assert reason.code is ReasonCode.SET_ASIDE
         assert reason.facts["error"] == "ZeroDivisionError('integer division or modulo by zero')"
         await s.pause(3_600)
@@ -266,7 +266,7 @@ async def test_an_action_that_breaks_the_writer_is_set_aside_and_the_others_are_
         monkeypatch.setattr(cycle, "lease_for", broken)
         bad, good = await s.submit(gpus=1, priority=900), await s.submit(gpus=2)
         await s.until(lambda: s.job(good).state is JobState.STARTING)
-        assert s.control.loop.reason_for(s.job(bad)).code is ReasonCode.SET_ASIDE
+        assert s.why(bad).code is ReasonCode.SET_ASIDE
 
 
 @virtual
@@ -301,13 +301,30 @@ async def test_an_index_of_deadlines_that_breaks_does_not_end_the_loop(monkeypat
 
 
 @virtual
+async def test_a_fault_while_the_clock_is_followed_does_not_end_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with stage() as s:
+        await s.join("n1", 8)
+        await s.pause()
+
+        def broken() -> bool:
+            raise ZeroDivisionError("a defect in what follows the clock")
+
+        monkeypatch.setattr(s.committer, "follow_clock", broken)
+        await s.pause(1.5 * s.control.loop.period_s)
+        assert s.notes.counts["pass_faults"] >= 1
+        monkeypatch.undo()
+        job = await s.submit()
+        await s.until_state(job, JobState.STARTING)
+
+
+@virtual
 async def test_a_throttled_array_says_that_its_own_limit_keeps_it() -> None:
     """Fault 138: throttled tasks had no reason."""
     async with stage() as s:
         await s.join("n1", 8)
         array = await s.submit(array=parse_array("0-5%2"))
         await s.until(lambda: s.state.indexes.arrays[array].live == 2)
-        reason = s.control.loop.reason_for(s.job(array))
+        reason = s.why(array)
         assert (reason.code, reason.facts) == (ReasonCode.ARRAY_LIMIT, {"running": 2, "running_max": 2})
 
 
@@ -320,7 +337,7 @@ async def test_what_waits_for_others_or_is_held_or_begins_later_says_so() -> Non
         dependent = await s.submit(after=after)
         later_one = await s.submit(begin=Instant(s.committer.now() + 60_000))
         await s.pause(1)
-        reasons = [s.control.loop.reason_for(s.job(job)) for job in (held, dependent, later_one)]
+        reasons = [s.why(job) for job in (held, dependent, later_one)]
         assert [reason.code for reason in reasons] == [
             ReasonCode.HELD,
             ReasonCode.DEPENDENCY,
@@ -363,10 +380,10 @@ async def test_a_tenant_at_its_limit_is_told_so_also_on_a_full_cluster_and_goes_
         await s.control.committer.ask(Submit(by=ANNA, specs=(wish, wish)))
         await s.pause(0.1)
         _, second = s.state.jobs.values()
-        assert s.control.loop.reason_for(second).code is ReasonCode.TENANT_LIMIT
+        assert s.why(second.id).code is ReasonCode.TENANT_LIMIT
         await s.submit(gpus=1)
         await s.pause(0.1)
-        assert s.control.loop.reason_for(second).facts["used"] == 1, "now no GPU is free either"
+        assert s.why(second.id).facts["used"] == 1, "now no GPU is free either"
         await s.join("n2", 1)
         await s.control.committer.ask(PutTenant(by=ANNA, tenant=replace(ml, quota=Quota()), create=False))
         await s.pause(0.1)

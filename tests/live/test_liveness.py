@@ -175,7 +175,7 @@ async def test_after_a_restart_work_goes_to_the_node_that_is_back_at_once_and_no
     async with stage(disk) as s:
         job = await s.submit(gpus=8)
         await s.pause(5)
-        assert s.control.loop.reason_for(s.job(job)).code is ReasonCode.NODES_RETURNING
+        assert s.why(job).code is ReasonCode.NODES_RETURNING
         assert s.state.node_state(N1) is NodeState.READY, "its silence is none of its own yet"
         player = await s.join("n2")
         back_at = s.control.clock.mono()

@@ -1,5 +1,6 @@
 """What does a command do when it can't say what it has to say? No server is needed."""
 
+import os
 import signal
 import subprocess
 import sys
@@ -21,10 +22,30 @@ def test_a_full_disk_under_the_output_is_one_clear_error() -> None:
     assert b"Traceback" not in done.stderr
 
 
-@pytest.mark.parametrize("unbuffered", ["1", ""])
-def test_a_full_disk_under_stderr_does_not_change_the_exit_status(unbuffered: str) -> None:
-    """With a buffer Python keeps what it couldn't write, and tries once more at its end."""
-    assert shell(f"PYTHONUNBUFFERED={unbuffered} {NO_SERVER} 2> /dev/full").returncode == 5
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        ("list --server http://127.0.0.1:1", 5),
+        ("list --bad", 2),
+        ("lisst", 2),
+        ("signal 1", 2),
+        ("submit --begin never -- true", 2),
+    ],
+)
+def test_a_stderr_that_takes_nothing_does_not_change_the_exit_status(words: str, status: int) -> None:
+    gone, broken = os.pipe()
+    os.close(gone)
+    with open("/dev/full", "wb") as full, open(broken, "wb") as pipe:
+        for stderr, unbuffered in ((full, "1"), (full, ""), (pipe, "")):
+            done = subprocess.run(
+                [*STOKER.split(), *words.split()],
+                stderr=stderr,
+                stdout=subprocess.DEVNULL,
+                env={**os.environ, "PYTHONUNBUFFERED": unbuffered},
+                timeout=60,
+                check=False,
+            )
+            assert done.returncode == status, f"{stderr.name}, {unbuffered=}"
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-", ">&- 2>&-", "<&- >&- 2>&-"])

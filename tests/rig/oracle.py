@@ -45,6 +45,7 @@ from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.codec import Fact, decode_fact, load_snapshot, snapshot_chunks
 from stoker.brain.state.events.job import AttemptStopping, DependenciesMet, JobPlaced, TaskEnded
 from stoker.brain.state.invariants import violations
+from stoker.brain.state.wait_reason import wait_reason
 from stoker.control.loop import Loop
 from tests.rig.quick_check import QuickCheck
 from tests.rig.sharing_oracle import SharingOracle
@@ -217,7 +218,7 @@ class Oracle:
                     continue  # a pass counts once its limit lets it go
                 since = self._waited.get((job_id, progress), loop.passes)
                 waited[job_id, progress] = since
-                if loop.passes >= since + 2 and loop.reason_for(job) == AWAITING_PASS:
+                if loop.passes >= since + 2 and wait_reason(state, job, loop.planned_reason) == AWAITING_PASS:
                     self.broken.append(
                         f"O7 after {loop.passes - since} passes nobody knows why it waits: {job.story()}"
                     )

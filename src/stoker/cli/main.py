@@ -7,12 +7,13 @@ who went away ends the command without a word, and a file that can hold no more 
 """
 
 import errno
+import io
 import os
 import signal
 import sys
 from contextlib import suppress
 from importlib import import_module
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
@@ -24,7 +25,6 @@ from stoker.cli.server import server_option
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import ModuleType
-    from typing import TextIO
 
 EXIT_INTERRUPTED: Final = 130
 EXIT_READER_GONE: Final = 141
@@ -134,7 +134,7 @@ class _Root(OnceGroup):
         except KeyboardInterrupt:
             ctx.exit(EXIT_INTERRUPTED)
         except BrokenPipeError:
-            _forget_reader(sys.stdout)
+            _forget_reader()
             ctx.exit(EXIT_READER_GONE)
         return answer
 
@@ -153,9 +153,20 @@ def root() -> None:
     """
 
 
-def _forget_reader(stream: "TextIO") -> None:
+def _forget_reader() -> None:
     """Nothing more can be printed; without this the interpreter's flush at exit would fail and change the status."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+class _BestEffortFile(io.FileIO):
+    """File that drops what it can't take, for stderr: a full or broken one changes nothing about how a command ends."""
+
+    def write(self, text: Any, /) -> int:  # noqa: ANN401  # bytes, or a view of them
+        with suppress(OSError):
+            written = super().write(text)
+            if written is not None:  # None = it would block
+                return written
+        return len(text)
 
 
 def _open_streams() -> None:
@@ -163,14 +174,16 @@ def _open_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115  # open for as long as the process lives
+    # A name that the terminal's encoding can't say must not end the command that prints it.
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # TextIO of CPython is a wrapper
+    stderr = io.BufferedWriter(_BestEffortFile(sys.stderr.fileno(), "w", closefd=False))
+    sys.stderr = io.TextIOWrapper(stderr, sys.stderr.encoding, "backslashreplace", line_buffering=True)
 
 
 def _cannot_write(fault: OSError) -> NoReturn:
-    with suppress(OSError):
-        click.echo(
-            f"error: the output can't be written: {fault.strerror}\nhint: it went to a full or broken file", err=True
-        )
-    _forget_reader(sys.stdout)
+    said = f"error: the output can't be written: {fault.strerror}\nhint: it went to a full or broken file"
+    click.echo(said, err=True)
+    _forget_reader()
     sys.exit(1)
 
 
@@ -179,9 +192,6 @@ def main() -> NoReturn:
     if not __debug__:
         sys.exit("error: Python runs with -O, which removes the checks that guard the ledger\nhint: start it without")
     _open_streams()
-    for stream in (sys.stdout, sys.stderr):
-        # A name that the terminal's encoding can't say must not end the command that prints it.
-        stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # TextIO of CPython is a wrapper
     try:
         root.main(prog_name="stoker")
     except OSError as fault:
@@ -189,10 +199,6 @@ def main() -> NoReturn:
             raise
         _cannot_write(fault)
     finally:
-        try:
-            sys.stderr.flush()
-        except OSError:
-            _forget_reader(sys.stderr)
         # What is left is the interpreter's to clear away, and an exception in the middle of that would be a traceback.
         if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
             signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -10,7 +10,7 @@ Rules: P1  wakes coalesce: whatever arrives while a pass is being committed is a
        P5  a fault while one shape is decided on doesn't end scheduling for the others: that shape is set aside, its
            jobs wait with the reason `set_aside`, and the next pass decides without it; it is tried again after a pause
            that doubles from SET_ASIDE_S_MIN to SET_ASIDE_S_MAX while it keeps failing
-       P6  a fault of the deadlines doesn't keep jobs from being placed
+       P6  a fault of the deadlines, or while a moved clock is noted, doesn't keep jobs from being placed
 Limits: after a long pass the loop rests as long as that took, up to REST_S_MAX, so that it never takes more than half
         of the process from those who submit.
 """
@@ -25,14 +25,12 @@ from stoker.brain import cycle
 from stoker.brain.domain.demand import Shape
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import CONTROL
-from stoker.brain.domain.job import Job
 from stoker.brain.domain.plan import UndecidableShape
 from stoker.brain.domain.reason import AWAITING_PASS, Reason, ReasonCode
 from stoker.brain.domain.units import SECOND_MS
 from stoker.brain.state.commands import RunDeadlines
 from stoker.brain.state.events.union import row_of
 from stoker.brain.state.state_view import StateView
-from stoker.brain.state.wait_reason import wait_reason
 from stoker.control.committer import Committer
 from stoker.control.control_ports import ControlPorts
 from stoker.control.feed import Entry
@@ -75,10 +73,6 @@ class Loop:
         self.passes = 0
         committer.on_durable(self._committed)
 
-    def reason_for(self, job: Job) -> Reason:
-        """Return why this pending or held job waits."""
-        return wait_reason(self._committer.state, job, self.planned_reason)
-
     def planned_reason(self, shape: Shape) -> Reason:
         """Return what the last plan says of jobs of this shape that wait for nothing else."""
         set_aside = self._set_aside.get(shape)
@@ -96,7 +90,7 @@ class Loop:
         """Decide until cancelled, or until the writer has stopped."""
         while not self._committer.failed.is_set():
             await self._contained(self._wait)
-            self._committer.follow_clock()  # before what seems to have fallen due is taken for it
+            await self._contained(self._follow_clock)  # before what seems to have fallen due is taken for it
             await self._contained(self._run_due_deadlines)
             if self._wanted or self.last_pass_age_s() >= self.period_s:
                 await self._contained(self._pass)
@@ -161,6 +155,9 @@ class Loop:
         if at is None:
             return self.period_s
         return min((at - self._committer.now()) / SECOND_MS, self.period_s)
+
+    async def _follow_clock(self) -> None:
+        self._committer.follow_clock()
 
     async def _run_due_deadlines(self) -> None:
         if self._deadline_s() > 0:

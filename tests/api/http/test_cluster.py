@@ -114,7 +114,7 @@ async def test_a_node_in_a_pause_shows_until_when_and_so_does_a_job_that_waits_f
     assert (await plane.get(STATUS)).json["nodes"]["paused"] == 1
     await plane.ask("POST", "/api/v1/jobs", {"command": "x"})
     job, loop = plane.control.committer.state.jobs[JobId(4)], plane.control.loop
-    await plane.until(lambda: loop.reason_for(job).code is ReasonCode.NODES_PAUSED)
+    await plane.until(lambda: loop.planned_reason(job.spec.shape).code is ReasonCode.NODES_PAUSED)
     why = (await plane.get("/api/v1/jobs/4/why")).json
     assert (why["code"], why["facts"]["node"], why["facts"]["paused"]) == ("nodes_paused", "a", 1)
     assert iso(why["facts"]["until_ms"]) == shown["pause"]["until"]

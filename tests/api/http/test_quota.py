@@ -181,7 +181,7 @@ async def test_a_job_that_a_guarantee_covers_is_told_who_holds_the_gpus_that_wer
     await agent.run()
     await plane.ask("POST", JOBS, {"tenant": "vision", "class": "online", "command": "x", "gpu_count": 2})
     state, loop = plane.control.committer.state, plane.control.loop
-    await plane.until(lambda: loop.reason_for(state.jobs[JobId(2)]).code != "awaiting_pass")
+    await plane.until(lambda: loop.planned_reason(state.jobs[JobId(2)].spec.shape).code != "awaiting_pass")
     why = (await plane.get(f"{JOBS}/2/why")).json
     assert why["code"] == "insufficient_gpus"
     assert why["lent"]["guarantees"] == ["class online", "tenant vision"]

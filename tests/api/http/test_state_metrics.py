@@ -92,9 +92,9 @@ async def brute(s: Stage) -> dict[str, int]:
     for job in s.state.jobs.values():
         if job.members is not None:
             if not job.is_final and job.members.waiting:
-                counts[s.control.loop.reason_for(job).code] += job.members.waiting
+                counts[s.why(job.id).code] += job.members.waiting
         elif job.state in (JobState.PENDING, JobState.HELD):
-            counts[s.control.loop.reason_for(job).code] += 1
+            counts[s.why(job.id).code] += 1
     return {code.value: count for code, count in counts.items()}
 
 

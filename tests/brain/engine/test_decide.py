@@ -157,6 +157,17 @@ def test_a_job_that_avoids_a_node_also_avoids_those_without_a_port() -> None:
     assert where(plan) == {1: [("a", [0, 1])], 2: [("c", [0, 1])]}, "b has no port left, so c is tried again"
 
 
+def test_what_a_job_avoids_in_vain_hides_nothing_from_others() -> None:
+    """Every fourth search that is in vain makes a table of what is free, by which later ones are foreseen to be."""
+    one = node("a", gpus=12)
+    avoiding = [refused_on(job(number, gpus=1), ("a",)) for number in range(1, 10)]
+    others = [job(10, gpus=1), job(11, gpus=4), job(12, gpus=2)]
+    plan = cluster(one, *avoiding, *others).plan()
+    assert list(where(plan)) == [*range(1, 11), 12]
+    plain = cluster(one, *(job(number, gpus=1) for number in range(1, 10)), *others).plan()
+    assert (where(plan), plan.reasons) == (where(plain), plain.reasons)
+
+
 # -- D6: arrays ----------------------------------------------------------------------------------------------------
 
 

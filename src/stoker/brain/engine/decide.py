@@ -368,23 +368,21 @@ class _Pass:
 
 
 def _fits_besides(searches: Sequence[Search], refusals: Sequence[tuple[NodeName, ...]]) -> list[NodeFit] | None:
-    """D10. Shapes share searches, so a job that avoids nodes has its own."""
+    """D10. Shapes share searches, so a job that avoids nodes has its own. Those known to be in vain aren't made."""
+    last = searches[-1]
+    if last.cache.foresees_no(last.demand):
+        return None
     every = tuple(name for names in refusals for name in names)
     for avoided in dict.fromkeys((every, *refusals[:1])) if refusals else ():
         fits = _first_fits([Search(each.cache, each.demand, {*avoided, *each.barred}) for each in searches])
         if fits:
             return fits
-    return _first_fits(searches)
+    fits = _first_fits(searches)
+    if fits is None:
+        last.cache.missed()  # only now: a table of what is free would foresee no detour that is in vain
+    return fits
 
 
 def _first_fits(searches: Sequence[Search]) -> list[NodeFit] | None:
-    """Of the first search that finds any. Those that are known to be in vain aren't made."""
-    last = searches[-1]
-    if last.cache.foresees_no(last.demand):
-        return None
-    for search in searches:
-        fits = fit_gang(search)
-        if fits:
-            return fits
-    last.cache.missed()
-    return None
+    """Of the first search that finds any."""
+    return next((fits for fits in map(fit_gang, searches) if fits), None)

@@ -7,7 +7,6 @@ Rules: N1  a notice is a line on stderr, whatever the form of the answer; a comm
        N2  that answers come from a standby is said once by a command
 """
 
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -34,10 +33,9 @@ def show_problem(fault: "StokerError") -> int:
     refusal = fault.refusal
     # Some messages list several faults, a line each; their lines are kept, their control characters aren't.
     message = "\n".join(map(visible, without_secrets(refusal.message).splitlines()))
-    with suppress(OSError):  # a stderr that is full or gone doesn't change how it ended
-        click.echo(f"error: {message} [{refusal.code}]", err=True)
-        if refusal.hint:
-            click.echo(f"hint: {visible(without_secrets(refusal.hint))}", err=True)
+    click.echo(f"error: {message} [{refusal.code}]", err=True)
+    if refusal.hint:
+        click.echo(f"hint: {visible(without_secrets(refusal.hint))}", err=True)
     return status_of(refusal.code).exit
 
 
@@ -54,8 +52,7 @@ class NoticePrinter:
             if self._stale:
                 return
             self._stale = True
-        with suppress(OSError):  # a stderr that is full or gone doesn't change the answer
-            click.echo(visible(str(notice)), err=True)
+        click.echo(visible(str(notice)), err=True)
 
 
 class NoticeBuffer:
