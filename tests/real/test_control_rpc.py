@@ -93,7 +93,7 @@ async def test_an_agent_that_says_goodbye_gets_a_clean_end(tmp_path: Path) -> No
         await call.done_writing()
         assert await call.read() is aio.EOF
         assert await call.code() is grpc.StatusCode.OK
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while control.sessions.connected("n1"):  # type: ignore[arg-type]  # a node's name in plain text
                 await asyncio.sleep(0.01)
 
@@ -108,6 +108,6 @@ async def test_a_stopping_control_plane_ends_streams_at_once(tmp_path: Path) -> 
         ending = asyncio.ensure_future(call.code())
         await asyncio.sleep(0.1)
         began = asyncio.get_running_loop().time()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         assert await ending in (grpc.StatusCode.OK, grpc.StatusCode.CANCELLED)
     assert asyncio.get_running_loop().time() - began < 1.5

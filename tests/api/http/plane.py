@@ -67,8 +67,8 @@ class Plane:
         return self._log.getvalue().decode()
 
     async def until(self, holds: Callable[[], bool]) -> None:
-        """Let the loop run until something holds; five seconds at most."""
-        async with asyncio.timeout(5):
+        """Let the loop run until something holds; half a minute at most."""
+        async with asyncio.timeout(30):
             while not holds():
                 await self.control.clock.sleep(0.002)
 
@@ -102,21 +102,21 @@ class Agent:
         self._outgoing = self.stream.outgoing()
 
     async def next_start(self) -> Start:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while True:
                 message = await anext(self._outgoing)
                 if isinstance(message, Start):
                     return message
 
     async def next_stop(self) -> Stop:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while True:
                 message = await anext(self._outgoing)
                 if isinstance(message, Stop):
                     return message
 
     async def next_signal(self) -> Signal:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while True:
                 message = await anext(self._outgoing)
                 if isinstance(message, Signal):

@@ -258,7 +258,7 @@ async def test_an_open_event_stream_ends_at_once_when_its_token_does(
         await person.revoke()
     else:
         pass_time(people, monkeypatch, HOUR_MS)
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await stream.reading
     assert b"event: refused" in stream.body
     assert b"token_unknown" in stream.body
@@ -270,7 +270,7 @@ async def test_nothing_is_heard_after_the_revocation(people: People) -> None:
     await people.plane.until(lambda: b": stoker" in stream.body)
     await people.anna.revoke()
     await people.admin.submit(tenant="red", name="later", user="anna")
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await stream.reading
     assert b"later" not in stream.body
 
@@ -282,7 +282,7 @@ async def test_a_wait_for_output_ends_at_once_when_its_token_is_revoked(people: 
     await asyncio.wait({waiting.reading}, timeout=0.05)
     assert not waiting.reading.done()
     await people.anna.revoke()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await waiting.reading
     assert waiting.status == 401
 
@@ -295,7 +295,7 @@ async def test_output_that_is_followed_ends_at_once_when_its_token_is_revoked(pe
     following = people.anna.open(f"{JOBS}/{job}/logs?follow=true")
     await people.plane.until(lambda: following.body == b"written\n")
     await people.anna.revoke()
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         await following.broken.wait()
     assert b"token_unknown" in following.body
     serving.cancel()

@@ -27,7 +27,7 @@ def following(plane: Plane, entries: AsyncIterator[Entry], caller: Caller = OWNE
 
 async def told(stream: AsyncIterator[bytes]) -> dict[str, Any]:
     """The next message that is no comment."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         while True:
             text = (await anext(stream)).decode()
             if not text.startswith(":"):
@@ -84,7 +84,7 @@ async def test_an_id_from_another_log_is_lost_not_silent(plane: Plane) -> None:
 async def test_a_quiet_stream_beats(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "BEAT_S", 0.01)
     stream = following(plane, plane.control.committer.feed.subscribe(None))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         assert [await anext(stream) for _ in range(3)] == [b": stoker\n\n", b": beat\n\n", b": beat\n\n"]
     await stream.aclose()
 
@@ -112,6 +112,6 @@ async def test_streams_are_bounded(plane: Plane, monkeypatch: pytest.MonkeyPatch
 
 
 async def test_the_head_of_the_endless_stream_ends(plane: Plane) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         reply = await plane.ask("HEAD", EVENTS)
     assert (reply.status, reply.body) == (200, b"")

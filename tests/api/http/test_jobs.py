@@ -2,7 +2,12 @@
 
 import pytest
 
+from stoker.api.http import jobs as http_jobs
+from stoker.api.http.jobs import ANSWER_BYTES_MAX
 from stoker.api.http.responses import BodyBudget
+from stoker.brain.domain.access import OWNER
+from stoker.control.access import JobVisibility
+from stoker.control.queries.job_details import listed_jobs
 from tests.api.http.plane import Plane
 
 JOBS = "/api/v1/jobs"
@@ -250,18 +255,18 @@ async def test_a_row_of_a_list_is_what_the_job_itself_shows(plane: Plane) -> Non
     agent = await plane.join("n")
     job_id = await submit(plane)
 
-    async def same() -> str:
-        row = (await plane.get(JOBS)).json["jobs"][0]
+    async def same(full: str) -> str:
+        row = (await plane.get(f"{JOBS}?full={full}")).json["jobs"][0]
         job = (await plane.get(f"{JOBS}/{job_id}")).json
-        assert row == job
+        assert row == (job if full == "true" else {**job, "command": "", "env": {}})
         return str(row["state"])
 
-    await same()
+    await same("false")
     start = await agent.run()
-    assert await same() == "running"
-    assert await same() == "running"
+    for full in ("false", "true", "false"):
+        assert await same(full) == "running"
     await agent.end(start)
-    assert await same() == "succeeded"
+    assert await same("false") == "succeeded"
 
 
 async def test_a_limit_above_the_most_is_read_as_the_most(plane: Plane) -> None:
@@ -397,3 +402,49 @@ async def test_unicode_newlines_and_quotes_come_back_unchanged(plane: Plane) -> 
 async def test_an_acknowledged_job_is_on_disk(plane: Plane) -> None:
     await submit(plane)
     assert plane.control.committer.durable == plane.control.committer.state.position
+
+
+async def test_answers_with_several_jobs_leave_commands_and_environments_out_unless_a_list_is_asked_for_them(
+    plane: Plane,
+) -> None:
+    one = {"command": "echo hello", "env": {"A": "b"}}
+    many = await plane.ask("POST", JOBS, {"jobs": [one, one]})
+    alone = await plane.ask("POST", JOBS, one)
+    array = await plane.ask("POST", JOBS, {**one, "array": "0-2"})
+    told = [
+        many.json["jobs"],
+        (await plane.get(JOBS)).json["jobs"],
+        (await plane.get(f"{JOBS}/{array.json['id']}_[0-2]")).json["jobs"],
+        (await plane.ask("POST", f"{JOBS}/{array.json['id']}_[0-1]/hold")).json["jobs"],
+    ]
+    assert [len(jobs) for jobs in told] == [2, 4, 3, 2]
+    assert {(job["command"], *job["env"]) for jobs in told for job in jobs} == {("",)}
+    whole = [alone.json, (await plane.get(f"{JOBS}/1")).json, *(await plane.get(f"{JOBS}?full=true")).json["jobs"]]
+    assert {(job["command"], *job["env"]) for job in whole} == {("echo hello", "A")}
+
+
+async def test_a_page_is_bounded_in_bytes_and_its_next_leads_to_all_others(plane: Plane) -> None:
+    large = {"command": "true", "env": {"A": "x" * 100_000}}
+    await plane.ask("POST", JOBS, {"jobs": [large] * 70})
+    assert len((await plane.get(f"{JOBS}?limit=1000")).json["jobs"]) == 70
+    after, seen = "", []
+    while after is not None:
+        reply = await plane.get(f"{JOBS}?limit=1000&full=true&after={after}")
+        assert len(reply.body) < ANSWER_BYTES_MAX + 200_000
+        assert {len(job["env"]["A"]) for job in reply.json["jobs"]} == {100_000}
+        seen += [int(job["id"]) for job in reply.json["jobs"]]
+        after = reply.json["next"]
+    assert seen == list(range(70, 0, -1))
+    array = (await plane.ask("POST", JOBS, {**large, "array": "0-99"})).json["id"]
+    assert len((await plane.get(f"{JOBS}/{array}_[0-99]")).body) < 200_000
+
+
+async def test_rows_that_are_kept_for_lists_are_bounded_in_bytes(plane: Plane, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(http_jobs, "ROWS_BYTES_MAX", 20_000)
+    rows = http_jobs.RowCache(plane.control)
+    await plane.ask("POST", JOBS, {"jobs": [{"command": "true", "comment": "c" * 900}] * 30})
+    listed = listed_jobs(plane.control, list(plane.control.committer.state.jobs.values()))
+    for _ in range(2):
+        made = await rows.of(listed, JobVisibility(plane.control.committer.state, OWNER))
+        assert (len(made), sum(map(len, made)) > 20_000) == (30, True)
+        assert rows._bytes == sum(len(row) for _, row in rows._kept.values()) <= 20_000

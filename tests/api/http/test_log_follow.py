@@ -33,7 +33,7 @@ async def waits(asked: "asyncio.Task[Any]", seconds: float = 0.3) -> bool:
 
 
 async def ended(asked: "asyncio.Task[Any]") -> Any:  # noqa: ANN401  # whatever it answers
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(30):
         return await asked
 
 

@@ -91,7 +91,7 @@ async def test_a_job_that_was_forgotten_is_shown_as_it_was_and_says_why_it_ended
         assert (await plane.get(f"/api/v1/tasks/{first}")).json["status"] == "success"
         rows = (await plane.get(f"{JOBS}?limit=2")).json
         assert [job["id"] for job in rows["jobs"]] == ["4", "3"]
-        more = (await plane.get(f"{JOBS}?limit=2&after={rows['next']}")).json
+        more = (await plane.get(f"{JOBS}?limit=2&full=true&after={rows['next']}")).json
         assert [job["id"] for job in more["jobs"]] == ["2", "1"]
         assert more["jobs"][1] == shown
         assert more["next"] is None

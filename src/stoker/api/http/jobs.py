@@ -1,6 +1,10 @@
 """REST routes for jobs: submit, list, show, operations on them, why each waits, and what happened to it.
 
 An operation on one job, one member or a whole array is answered with it; one on several members with those.
+
+Rules: A1  an answer with several jobs leaves out their commands and environments, unless a list is asked for them
+       A2  it ends with the job that reaches ANSWER_BYTES_MAX; the answer to a submit names all jobs
+       A3  others get a turn after so many jobs, and after so many bytes, whichever comes first
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -56,6 +60,7 @@ from stoker.wire.rest.job import (
     job_view,
     reduced,
     why_view,
+    without_program,
 )
 from stoker.wire.rest.submit import JobBody, JobsBody
 
@@ -63,8 +68,14 @@ BODIES_PER_TURN: Final = 256
 """Jobs read before others get a turn: about a millisecond."""
 ROWS_MAX: Final = 4_096
 """Rows of lists kept: about 4 MiB, and four of the longest pages. Beyond it the one that was made first goes."""
+ROWS_BYTES_MAX: Final = 16 << 20
+"""Of all rows that are kept; a job of many ranks and attempts has a long one."""
 ROWS_PER_TURN: Final = 256
 """Rows made before others get a turn: below two milliseconds."""
+BYTES_PER_TURN: Final = 256 << 10
+"""And as many bytes of them: about a millisecond."""
+ANSWER_BYTES_MAX: Final = 4 << 20
+"""Of the rows of one answer (A2): 1,000 usual ones have 1 MiB."""
 HOLDERS_NAMED_MAX: Final = 5
 """Holders of a lent guarantee in the sentence; the answer has them all."""
 OPERATIONS_MAX: Final = 2_000
@@ -155,9 +166,11 @@ async def _page(control: ControlPlane, rows: "RowCache", caller: Caller, query: 
     wanted = filter_of(query, control.committer.now(), sees)
     page = await page_of(control, query.limit, query.offset, query.after)
     found = await select(control, wanted, page)
-    content = b",".join(await rows.of(listed_jobs(control, found.jobs), sees))
-    following = b"null" if found.last is None else b'"%d"' % found.last
-    members = (content, found.total, page.limit, following)
+    listed = listed_jobs(control, found.jobs)
+    made = await (drawn(control, listed, sees, full=True) if query.full else rows.of(listed, sees))
+    last = found.jobs[len(made) - 1].id if len(made) < len(found.jobs) else found.last
+    following = b"null" if last is None else b'"%d"' % last
+    members = (b",".join(made), found.total, page.limit, following)
     return raw_json(b'{"jobs":[%b],"total":%d,"limit":%d,"next":%b}' % members)
 
 
@@ -192,9 +205,10 @@ class RowCache:
     def __init__(self, control: ControlPlane) -> None:
         self._control = control
         self._kept: dict[tuple[JobId, bool], tuple[JobDetails, bytes]] = {}
+        self._bytes = 0
 
     async def of(self, seen: ListedJobs, sees: JobVisibility) -> list[bytes]:
-        """Each job as JSON, reduced where it isn't seen in full."""
+        """Each job as JSON, reduced where it isn't seen in full; the first ones, up to A2."""
         return await _each(self._control, seen, lambda now: self._row(now, whole=sees(now.job.spec.tenant)))
 
     def _row(self, now: JobDetails, *, whole: bool) -> bytes:
@@ -202,29 +216,43 @@ class RowCache:
         kept = self._kept.get(key)
         if kept is not None and kept[0].job is now.job and kept[0][1:] == now[1:]:
             return kept[1]
-        content = _encode(job_view(now if whole else reduced(now)))
+        content = _encode(job_view(without_program(now) if whole else reduced(now)))
+        self._bytes += len(content) - len(kept[1] if kept else b"")
         self._kept[key] = now, content
-        if len(self._kept) > ROWS_MAX:
-            del self._kept[next(iter(self._kept))]
+        while len(self._kept) > ROWS_MAX or self._bytes > ROWS_BYTES_MAX:
+            _, gone = self._kept.pop(next(iter(self._kept)))
+            self._bytes -= len(gone)
         return content
 
 
 async def drawn(
-    control: ControlPlane, seen: ListedJobs, sees: JobVisibility, *, submitted: bool = False
+    control: ControlPlane, seen: ListedJobs, sees: JobVisibility, *, submitted: bool = False, full: bool = False
 ) -> list[bytes]:
-    """Return the rows of jobs that nobody asks for again soon; with what the answer to a submit adds, if it is one."""
+    """Return the rows of jobs that nobody asks for again soon (A1, A2).
+
+    `submitted`: all of them, with what the answer to a submit adds. `full`: with their commands and environments.
+    """
 
     def draw(now: JobDetails) -> bytes:
-        return _encode(job_view(now if sees(now.job.spec.tenant) else reduced(now), submitted=submitted))
+        shown = now if full else without_program(now)
+        return _encode(job_view(shown if sees(now.job.spec.tenant) else reduced(now), submitted=submitted))
 
-    return await _each(control, seen, draw)
+    return await _each(control, seen, draw, bounded=not submitted)
 
 
-async def _each(control: ControlPlane, seen: ListedJobs, draw: Callable[[JobDetails], bytes]) -> list[bytes]:
+async def _each(
+    control: ControlPlane, seen: ListedJobs, draw: Callable[[JobDetails], bytes], *, bounded: bool = True
+) -> list[bytes]:
     rows: list[bytes] = []
+    size = turn_rows = turn_bytes = 0
     for job in seen.jobs:
-        rows.append(draw(seen.arrays.get(job.id) or job_details(control, job)))
-        if len(rows) % ROWS_PER_TURN == 0:
+        row = draw(seen.arrays.get(job.id) or job_details(control, job))
+        rows.append(row)
+        size, turn_rows, turn_bytes = size + len(row), turn_rows + 1, turn_bytes + len(row)
+        if bounded and size >= ANSWER_BYTES_MAX:
+            break
+        if turn_rows >= ROWS_PER_TURN or turn_bytes >= BYTES_PER_TURN:
+            turn_rows = turn_bytes = 0
             await control.clock.sleep(0)
     return rows
 

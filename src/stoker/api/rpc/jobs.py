@@ -36,7 +36,7 @@ from stoker.wire.endpoints import API_PREFIX
 from stoker.wire.gen import job_pb2 as pb
 from stoker.wire.gen.job_pb2_grpc import JobServiceServicer
 from stoker.wire.job_codec import ANSWER_BYTES_MAX, check_known, encode_job, job_body, job_list_query
-from stoker.wire.rest.job import JobDetails, job_view, reduced
+from stoker.wire.rest.job import JobDetails, job_view, reduced, without_program
 
 CALLS_MAX: Final = 256
 """At once, of all callers: each may hold a message of some MiB while it waits for the disk."""
@@ -128,11 +128,11 @@ class JobService(JobServiceServicer):
     async def _submit(self, caller: Caller, request: pb.SubmitRequest) -> pb.SubmitResponse:
         control, key = self._control, _key(request)
         answer = await submitted(control, caller, await self._specs(caller, request), key)
-        jobs = answer.seen.jobs
+        jobs, sees = answer.seen.jobs, JobVisibility(control.committer.state, caller)
         ids = sorted([*(job.id for job in jobs), *answer.forgotten])  # given out in the order of the request
         return pb.SubmitResponse(
             ids=[str(job) for job in ids],
-            jobs=await self._encoded(answer.seen, JobVisibility(control.committer.state, caller)),
+            jobs=await self._encoded(answer.seen, sees, full=len(request.jobs) == 1),
             replayed=answer.at is not None,
             forgotten=[str(job) for job in answer.forgotten],
         )
@@ -168,7 +168,7 @@ class JobService(JobServiceServicer):
         wanted = filter_of(query, control.committer.now(), sees)
         page = await page_of(control, query.limit, query.offset, query.after)
         found = await select(control, wanted, page)
-        jobs = await self._encoded(listed_jobs(control, found.jobs), sees)
+        jobs = await self._encoded(listed_jobs(control, found.jobs), sees, full=query.full)
         last = found.jobs[len(jobs) - 1].id if len(jobs) < len(found.jobs) else found.last
         following = "" if last is None else str(last)
         return pb.ListResponse(jobs=jobs, total=found.total, limit=page.limit, next=following)
@@ -181,13 +181,14 @@ class JobService(JobServiceServicer):
         jobs = await self._encoded(told.seen, JobVisibility(self._control.committer.state, caller))
         return pb.CancelResponse(jobs=jobs, total=told.total, changed=told.changed)
 
-    async def _encoded(self, jobs: ListedJobs, sees: JobVisibility) -> list[pb.Job]:
-        """J2: the first of them, and always one."""
+    async def _encoded(self, jobs: ListedJobs, sees: JobVisibility, *, full: bool = False) -> list[pb.Job]:
+        """J2: the first of them, and always one. `full`: with their commands and environments."""
         encoded: list[pb.Job] = []
         left = ANSWER_BYTES_MAX
         for job in jobs.jobs:
             now = jobs.arrays.get(job.id) or job_details(self._control, job)
-            message = _encode(now if sees(job.spec.tenant) else reduced(now))
+            shown = now if full else without_program(now)
+            message = _encode(shown if sees(job.spec.tenant) else reduced(now))
             left -= message.ByteSize()
             if left < 0 and encoded:
                 break

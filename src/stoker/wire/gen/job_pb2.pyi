@@ -392,6 +392,7 @@ class ListRequest(_message.Message):
     LIMIT_FIELD_NUMBER: _builtins.int
     OFFSET_FIELD_NUMBER: _builtins.int
     AFTER_FIELD_NUMBER: _builtins.int
+    FULL_FIELD_NUMBER: _builtins.int
     state: _builtins.str
     """Words of any dialect, with commas between several."""
     since: _builtins.str
@@ -406,6 +407,8 @@ class ListRequest(_message.Message):
     offset: _builtins.int
     after: _builtins.str
     """`next` of the page before."""
+    full: _builtins.bool
+    """Each with its command and environment, which answers with several jobs else leave empty."""
     def __init__(
         self,
         *,
@@ -420,10 +423,11 @@ class ListRequest(_message.Message):
         limit: _builtins.int | None = ...,
         offset: _builtins.int = ...,
         after: _builtins.str = ...,
+        full: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_limit", b"_limit", "limit", b"limit"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_limit", b"_limit", "after", b"after", "job_class", b"job_class", "limit", b"limit", "members", b"members", "name", b"name", "offset", b"offset", "since", b"since", "state", b"state", "tenant", b"tenant", "until", b"until", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_limit", b"_limit", "after", b"after", "full", b"full", "job_class", b"job_class", "limit", b"limit", "members", b"members", "name", b"name", "offset", b"offset", "since", b"since", "state", b"state", "tenant", b"tenant", "until", b"until", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__limit: _TypeAlias = _typing.Literal["limit"]  # noqa: Y015
     _WhichOneofArgType__limit: _TypeAlias = _typing.Literal["_limit", b"_limit"]  # noqa: Y015

@@ -1,6 +1,7 @@
 """REST shapes of jobs, and the query of a list of jobs.
 
-Answers use our words; the names of the seed dialects stand beside them (`job_id`, `tenant_id`, `cpu_cores`).
+Answers use our words; the names of the seed dialects stand beside them (`job_id`, `tenant_id`, `cpu_cores`). Those with
+several jobs leave commands and environments empty, which may be of hundreds of KiB each.
 A job's record isn't all there is to show of it: what depends on others comes as a `JobDetails`.
 """
 
@@ -191,7 +192,7 @@ class ForgottenJobView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JobsView(msgspec.Struct, frozen=True, kw_only=True):
-    """Members of an array. At most 1000 are shown; `total` counts all that were named."""
+    """Members of an array. At most 1000 and about 4 MiB are shown; `total` counts all that were named."""
 
     jobs: list[JobView]
     total: int
@@ -200,7 +201,8 @@ class JobsView(msgspec.Struct, frozen=True, kw_only=True):
 class JobsToldView(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to an order that was given to several members of an array, each as the order left it.
 
-    At most 1000 are shown; `total` counts all that were named, `changed` those to which the order made a difference.
+    At most 1000 and about 4 MiB are shown; `total` counts all that were named, `changed` those to which the order made
+    a difference.
     """
 
     jobs: list[JobView]
@@ -230,6 +232,8 @@ class JobListQuery(
     """Only jobs that hadn't ended before this moment: `now`, `7d` ago, a date or a time."""
     until: str = ""
     """Only jobs that were submitted before this moment."""
+    full: bool = False
+    """True: each with its command and environment, which are else left empty. Pages then hold fewer jobs."""
     members: bool = False
     """True: one row for each member of an array instead of one for the array."""
     tenant: str = ""
@@ -250,7 +254,7 @@ class JobListQuery(
 
 
 class JobListView(msgspec.Struct, frozen=True, kw_only=True):
-    """One page of jobs.
+    """One page of jobs, of about 4 MiB at most, so it may hold fewer than `limit`.
 
     `next` is the `after` of the next page, or null at the end. `total` counts every match among the jobs that are
     remembered; pages go on beyond it, into the history of those that ended long ago.
@@ -450,6 +454,12 @@ def _often_empty(shown: JobDetails) -> dict[str, Any]:
         "tasks_per_node": spec.demand.tasks_per_node,
         "lost_after_ms": spec.lost_after_ms,
     }
+
+
+def without_program(shown: JobDetails) -> JobDetails:
+    """Return the job without its command and environment, as answers with several jobs show it."""
+    spec = msgspec.structs.replace(shown.job.spec, command="", env={})
+    return shown._replace(job=msgspec.structs.replace(shown.job, spec=spec))
 
 
 def reduced(shown: JobDetails) -> JobDetails:
