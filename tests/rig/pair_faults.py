@@ -4,7 +4,7 @@ Most begin something that ends by itself after a while, so that several lie over
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -24,9 +24,10 @@ LONG: Final = (5.0, 20.0, 60.0, 90.0)
 Fault = Callable[[PairCluster], Awaitable[None]]
 
 
-async def one_fault(cluster: PairCluster) -> None:
+async def one_fault(cluster: PairCluster, among: Sequence[Fault] = ()) -> None:
+    """`among`: one of these; empty = of any kind."""
     cluster.faults += 1
-    kind = cluster.dice.choice(KINDS)
+    kind = among or cluster.dice.choice(KINDS)
     fault = cluster.dice.choice(kind)
     await fault(cluster)
     for agent in cluster.agents:

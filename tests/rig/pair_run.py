@@ -1,7 +1,7 @@
 """One seeded run of two control planes and their nodes: random commands, faults of every kind, then peace, then the
 reckoning."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 from unittest import mock
@@ -21,7 +21,7 @@ from stoker.control import committer
 from stoker.control.committer import Committer
 from tests.rig.cast import Cast
 from tests.rig.pair_cluster import PairCluster
-from tests.rig.pair_faults import one_fault
+from tests.rig.pair_faults import Fault, one_fault
 from tests.rig.people import act, no_wish_unmet, resume_all
 from tests.rig.process import RUNNING
 from tests.rig.run import Report, report
@@ -30,13 +30,22 @@ from tests.rig.virtual_loop import run_virtual
 
 
 def simulate_pair(
-    seed: int, *, nodes: int = 3, steps: int = 30, shared: bool = False, profile: str = "default"
+    seed: int,
+    *,
+    nodes: int = 3,
+    steps: int = 30,
+    shared: bool = False,
+    profile: str = "default",
+    faults: Sequence[Fault] = (),
 ) -> Report:
-    """Run one seed; raises AssertionError with the story when a promise is broken."""
-    return run_virtual(lambda: _simulate(PairCluster(seed, nodes, shared=shared, profile=profile), seed, steps))
+    """Run one seed; raises AssertionError with the story when a promise is broken.
+
+    `faults`: only these happen; empty = all kinds.
+    """
+    return run_virtual(lambda: _simulate(PairCluster(seed, nodes, shared=shared, profile=profile), seed, steps, faults))
 
 
-async def _simulate(cluster: PairCluster, seed: int, steps: int) -> Report:
+async def _simulate(cluster: PairCluster, seed: int, steps: int, faults: Sequence[Fault]) -> Report:
     dice = cluster.dice
     try:
         with watched(cluster):
@@ -48,7 +57,7 @@ async def _simulate(cluster: PairCluster, seed: int, steps: int) -> Report:
                 await cluster.clock.sleep(dice.choice([0.001, 0.01, 0.2, 3.0, 12.0, 30.0]))
                 cluster.look()
                 if dice.random() < 0.6:
-                    await one_fault(cluster)
+                    await one_fault(cluster, faults)
             await cluster.peace(_wishes)
             await cluster.reckon()
         return report(seed, cluster.pair.truth, cluster)

@@ -34,8 +34,10 @@ def active_or_any(cluster: PairCluster) -> PairControl:
 
 
 def busy_or_any(cluster: PairCluster) -> AgentProcess:
-    """Mostly one whose node has something to lose."""
+    """Mostly one whose node has something to lose, and best something that lasts."""
     busy = [agent for agent in cluster.agents if agent.machine.live()]
+    lasting = [agent for agent in busy if any(agent.machine.lasts(each) for each in agent.machine.live())]
+    busy = lasting if lasting and cluster.dice.random() < 0.5 else busy
     return cluster.dice.choice(busy) if busy and cluster.dice.random() < 0.7 else any_agent(cluster)
 
 

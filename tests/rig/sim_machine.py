@@ -84,6 +84,10 @@ class Machine:
         """Those that are there, also on a machine that is suspended."""
         return [process for process in self.processes.values() if process.alive]
 
+    def lasts(self, process: Process) -> bool:
+        """Would it run for more than an hour?"""
+        return float(str(self.records[process.key].start.command).split()[0]) > 3_600
+
     async def sleep(self, seconds: float) -> None:
         await self.clock.sleep(seconds)
         await self.thawed.passed()

@@ -17,6 +17,7 @@ import pytest
 
 from tests.rig.pair_mutants import FOUND
 from tests.rig.pair_run import simulate_pair
+from tests.rig.planted import Bugs
 from tests.rig.run import Report, simulate
 
 KINDS: Final = ("single", "pair", "shared", "fast")
@@ -69,11 +70,11 @@ def main() -> int:
 def _look_for(name: str) -> int:
     """Which seed shows a promise broken on purpose?"""
     (found,) = (found for found in FOUND if found.mutant.__name__ == name)
-    found.mutant(pytest.MonkeyPatch())
+    found.mutant(Bugs(pytest.MonkeyPatch()))
     began = time.process_time()
     for seed in itertools.count():
         try:
-            simulate_pair(seed, shared=found.shared)
+            simulate_pair(seed, shared=found.shared, faults=found.faults)
         except AssertionError as fault:
             spent = time.process_time() - began
             if re.search(found.promise, str(fault)):

@@ -1,6 +1,7 @@
 """A promise about tenants, quotas or tokens broken on purpose is noticed, as in `test_the_rig_bites.py`."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final
 
 import pytest
@@ -18,10 +19,11 @@ from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.indexes import Indexes
 from stoker.brain.state.quota_limits import QuotaLimit, QuotaLimits
 from stoker.brain.state.usage_ledger import UsageLedger
+from tests.rig.planted import Bugs, must_be_noticed
 from tests.rig.run import simulate
 
 SEEDS_MAX: Final = 60
-Patch = pytest.MonkeyPatch
+Patch = Bugs
 
 
 def _unless(patch: Patch, forgets: Callable[[Job | None, Job | None], bool]) -> None:
@@ -138,12 +140,6 @@ MUTANTS: Final[tuple[tuple[Callable[[Patch], None], str, int], ...]] = (
 
 
 @pytest.mark.parametrize(("mutant", "promise", "first"), MUTANTS, ids=[mutant.__name__ for mutant, _, _ in MUTANTS])
-def test_it_is_noticed_when(mutant: Callable[[Patch], None], promise: str, first: int, monkeypatch: Patch) -> None:
-    mutant(monkeypatch)
-    with pytest.raises(AssertionError, match=promise):
-        _simulate_all(first)
-
-
-def _simulate_all(first: int) -> None:
-    for seed in (first, *range(SEEDS_MAX)):
-        simulate(seed, forgetting=seed % 2 == 1)
+def test_it_is_noticed_when(mutant: Callable[[Patch], None], promise: str, first: int) -> None:
+    seeds = (first, *range(SEEDS_MAX))
+    must_be_noticed(mutant, promise, (partial(simulate, seed, forgetting=seed % 2 == 1) for seed in seeds))
