@@ -1,7 +1,9 @@
-"""Rules A17 and A18 of the agent: what keeps the runner from its work is a fault of the node; on virtual time."""
+"""Rules A17, A18 and A20 of the agent: what keeps the runner from its work is a fault of the node; on virtual time."""
 
 import asyncio
 
+from stoker.agent.ports import NoFence, Obeyed
+from stoker.brain.domain.ids import Epoch
 from stoker.brain.domain.job import EndCause
 from tests.agent.twins import Node, TwinRunner, key, on_virtual_time, registration, running, start
 
@@ -92,3 +94,44 @@ async def test_a_start_that_a_stopped_runner_may_have_begun_is_left_to_it() -> N
         node.runner.records[key(1)] = node.daemon._observed.open[key(1)]
         await asyncio.sleep(60)
         assert node.control.finished == []
+
+
+@on_virtual_time
+async def test_a_node_without_a_runner_says_why_once_and_serves_again_with_the_next() -> None:
+    async with Node() as node:
+        await node.connected()
+        node.runner.can_start = False
+        node.runner.die()
+        await asyncio.sleep(600)
+        assert _told(node) == ["", "it has no runner: twin: no runner can be started"]
+        assert node.control.session.broken.is_set()
+        assert node.control.session.reports == [], "nothing is said of tasks that nobody looks after"
+        node.runner.can_start = True
+        await node.connected(streams=3)
+        assert _told(node)[-1] == ""
+        assert node.control.session.reports
+
+
+class BrokenFence(NoFence):
+    broken = False
+
+    async def keep(self, obeyed: Obeyed) -> None:
+        if self.broken:
+            raise OSError(30, "Read-only file system")
+        await super().keep(obeyed)
+
+
+@on_virtual_time
+async def test_a_node_that_cannot_keep_an_epoch_says_so_and_obeys_once_it_can() -> None:
+    fence = BrokenFence()
+    async with Node(fence=fence) as node:
+        await node.connected()
+        fence.broken, node.control.epoch = True, Epoch(2)
+        node.control.break_stream()
+        await asyncio.sleep(120)
+        assert _told(node)[-1] == "the epoch of its control plane can't be kept: Read-only file system"
+        assert all(not session.reports for session in node.control.sessions[1:]), "it isn't obeyed"
+        assert node.notes.counts["node_faulty"] == 1
+        fence.broken = False
+        await node.until(lambda: node.control.session.reports)
+        assert _told(node)[-1] == ""

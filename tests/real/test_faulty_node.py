@@ -6,7 +6,7 @@ import signal
 import subprocess
 import urllib.request
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -27,6 +27,15 @@ def small_disk(folder: Path, mib: int) -> Iterator[None]:
         yield
     finally:
         subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def fill(path: Path) -> None:
+    """To the last byte."""
+    with path.open("wb", buffering=0) as file:
+        for size in (1 << 20, 4096, 1):
+            with suppress(OSError):
+                while True:
+                    file.write(bytes(size))
 
 
 @pytest.fixture
@@ -101,3 +110,37 @@ def test_a_node_whose_runner_is_stopped_says_so_gives_starts_back_and_goes_on_wi
         assert len(until_state(control, started, "succeeded")["attempts"]) == 2
         assert begun.read_text() == "x\n", "it was started once"
         until(lambda: node_state(control) == ("ready", ""), "it works again")
+
+
+@pytest.mark.skipif(not MOUNTS, reason="only root may mount a small disk")
+def test_a_runner_that_is_killed_while_the_disk_is_full_is_followed_by_one_that_finds_its_tasks_or_says_why_not(
+    control: ControlProcess, tmp_path: Path
+) -> None:
+    go, data = tmp_path / "go", tmp_path / "node-1" / "data"
+    with small_disk(data, 24), AgentProcess(tmp_path / "node-1", control) as agent:
+        lost = submit(control, WAIT.format(file=go))
+        until_state(control, lost, "running")
+        fill(data / "much")
+        os.kill(agent.runner_pid, signal.SIGKILL)
+        until_state(control, lost, "pending")
+        assert job(control, lost)["attempts"][0]["tasks"][0]["cause"] == "runner_lost"
+        until(lambda: "is full" in node_state(control)[1], "the full disk is seen")
+        assert node_state(control)[0] == "faulty"
+        (data / "much").unlink()
+        until_state(control, lost, "running")
+        (data / "journal").rename(data / "aside")  # not there, and no space for another
+        fill(data / "much")
+        os.kill(agent.runner_pid, signal.SIGKILL)
+        until(lambda: "it has no runner" in node_state(control)[1], "it is said")
+        assert "No space left on device" in node_state(control)[1]
+        assert "can neither start nor end tasks: it has no runner" in reason(control, lost)
+        (data / "aside").rename(data / "journal")
+        (data / "much").unlink()
+        go.touch()
+        done = until_state(control, lost, "succeeded")
+        assert [task["cause"] for attempt in done["attempts"] for task in attempt["tasks"]] == [
+            "runner_lost",
+            "runner_lost",
+            "exited",
+        ]
+        assert node_state(control) == ("ready", "")

@@ -81,6 +81,8 @@ def test_a_runner_with_few_processes_takes_as_many_tasks_as_they_allow(processes
     [
         ("cannot run /bin/true as user 'ann': Resource temporarily unavailable (EAGAIN)", "never_started"),
         ("cannot use the working directory /x: Too many open files (EMFILE)", "never_started"),
+        ("no folder for checkpoints, /c/71: No space left on device (ENOSPC)", "never_started"),
+        ("cannot use the working directory /x: Read-only file system (EROFS)", "never_started"),
         ("cannot run /bin/no (EAGAIN): Permission denied (EACCES)", "start_failed"),
     ],
 )

@@ -15,6 +15,8 @@ Rules: A1  the first report on each stream is the inventory of tasks, and none i
        A14 the runner is told when the newest answered beat was sent, before any instruction that came after it
        A17 a runner that leaves a question unanswered for `UNANSWERED_MAX` looks, or says itself that it can't work, is
            a fault of the node, which registers anew with it, and without it once that is over; each is logged once
+       A20 so is that no runner can be started: the node registers with that, opens no stream, and falls silent; the
+           same holds for an epoch that can't be kept
        A19 a runner that may have too few open files or processes for a task on each CPU takes fewer tasks, and that
            many CPUs are offered
        A16 another cluster begins anew, once nothing is left of the former: its job 1 isn't ours, of which we may know
@@ -94,6 +96,9 @@ class Daemon:
         self._stream: Stream | None = None
         self._answers = HeartbeatAcks(Mono(0.0))
         self._up, self._down, self._runner_ready = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._registrable = asyncio.Event()
+        # Set while there is a runner, or a control plane to be told why there is none (A20).
+        self._runner_fault, self._fence_fault = "", ""
         self._down.set()
 
     async def run(self) -> None:
@@ -132,6 +137,7 @@ class Daemon:
                 await self._ports.runner.connect()
             except OSError as error:
                 self._ports.telemetry.warn("runner_unavailable", error=str(error))
+                self._take_fault(f"it has no runner: {error}", keeps_leases=self.node.keeps_leases)
                 await self._ports.clock.sleep(self._runner_backoff.next_s())
                 continue
             async with aclosing(self._ports.runner.reports()) as reports:
@@ -140,6 +146,7 @@ class Daemon:
             self._unanswered = None
             self._cut("the runner is gone")
             self._runner_ready.clear()
+            self._registrable.clear()
             # A8: the last instruction of the old stream is over before the next inventory.
             await self._down.wait()
             await self._executor.settled()
@@ -156,6 +163,7 @@ class Daemon:
                 self._delivery.offer_all()
                 self._runner_backoff.worked()
                 self._runner_ready.set()
+                self._registrable.set()
             case RunnerHealth():
                 self._unanswered = 0
                 self._take_fault(report.fault, keeps_leases=self.node.keeps_leases)
@@ -196,11 +204,15 @@ class Daemon:
                 self._executor.give_up_starts(self.node.fault)
 
     def _take_fault(self, fault: str, *, keeps_leases: bool) -> None:
+        """Take what is wrong with the runner; empty = nothing."""
+        self._runner_fault = fault
+        fault = fault or self._fence_fault
         if fault != self.node.fault:
             if fault:
                 self._ports.telemetry.warn("node_faulty", agent_id=self._registration.node, error=fault)
             else:
                 self._ports.telemetry.event("node_works_again", agent_id=self._registration.node)
+            self._registrable.set()
         self._amend(self.node, keeps_leases=keeps_leases, fault=fault)
 
     def _take_end(self, report: TaskOver) -> None:
@@ -218,7 +230,7 @@ class Daemon:
 
     async def _keep_link(self) -> None:
         while True:
-            await self._runner_ready.wait()
+            await self._registrable.wait()
             at_most_s = await self._connect_and_serve()
             if at_most_s:
                 await self._ports.clock.sleep(self._link_backoff.next_s(at_most_s))
@@ -242,6 +254,10 @@ class Daemon:
                 telemetry.warn("registration_refused", error=str(error))
             return CEILING_S
         try:
+            if not self._runner_ready.is_set():  # A20
+                if self._registration is registration:
+                    self._registrable.clear()
+                return 0.0
             if not await self._may_obey(session):
                 return longest_s
             # Amended on the way: register anew.
@@ -272,8 +288,12 @@ class Daemon:
                 await self._ports.fence.keep(theirs)
             except OSError as error:
                 self._ports.telemetry.warn("epoch_not_kept", epoch=theirs.epoch, error=str(error))
+                self._fence_fault = f"the epoch of its control plane can't be kept: {error.strerror or error}"
+            else:
+                self._obeyed, self._fence_fault = theirs, ""
+            self._take_fault(self._runner_fault, keeps_leases=self.node.keeps_leases)
+            if self._fence_fault:
                 return False
-            self._obeyed = theirs
             self._ports.folders.serve(theirs.cluster_id)
         return True
 

@@ -32,7 +32,7 @@ from stoker.agent.ports import (
 )
 from stoker.agent.runner import protocol
 from stoker.agent.runner.clock import boot_s
-from stoker.agent.runner.files import opened
+from stoker.agent.runner.files import disk_fault, opened
 from stoker.agent.runner.output import spool
 from stoker.brain.domain.ids import JobId
 from stoker.brain.domain.instruction import TaskKey
@@ -80,6 +80,8 @@ class RunnerSocket:
         # The runner (its guard, rather) that we started and that hasn't answered yet. 0 = there is none.
         self._children: dict[int, None] = {}
         # Those we started and that haven't been seen to end.
+        self._log_from = 0
+        # Where the words of the runner that we started last begin in the log.
         self._asked: set[TaskKey] = set()
         # Starts that the runner hasn't answered: they have no output yet.
         self.notes: tuple[str, ...] = ()
@@ -217,9 +219,9 @@ class RunnerSocket:
                 return await self._open()
             self._bury()
             if self._starting not in self._children:
-                raise OSError(f"the runner of {self._data_dir} ended at once: {self._last_words()}")
+                raise OSError(f"the runner ended at once: {self._last_words()}")
             if self._clock.mono() > deadline:
-                raise OSError(f"the runner of {self._data_dir} doesn't answer: {self._last_words()}")
+                raise OSError(f"the runner doesn't answer: {self._last_words()}")
             await self._clock.sleep(_RETRY_S)
 
     async def _open(self) -> RunnerConnection:
@@ -245,13 +247,18 @@ class RunnerSocket:
         options = [word for name, value in self._options.items() for word in (f"--{name}", str(value))]
         arguments = [sys.executable, "-m", "stoker.agent.runner", "--data_dir", str(self._data_dir.resolve()), *options]
         log = str(self._data_dir / protocol.LOG_NAME)
+        with suppress(FileNotFoundError):
+            self._log_from = os.stat(log).st_size
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
         streams = [
             (os.POSIX_SPAWN_OPEN, 0, "/dev/null", os.O_RDONLY, 0),
             (os.POSIX_SPAWN_OPEN, 1, "/dev/null", os.O_WRONLY, 0),
             (os.POSIX_SPAWN_OPEN, 2, log, flags, 0o600),
         ]
-        return os.posix_spawn(sys.executable, arguments, os.environ, file_actions=streams, setsid=True)
+        try:
+            return os.posix_spawn(sys.executable, arguments, os.environ, file_actions=streams, setsid=True)
+        except OSError as error:  # which names the program, also where it is the log that can't be opened
+            raise OSError(f"no runner can be started: {self._of_the_disk() or error.strerror}") from error
 
     def _bury(self) -> None:
         """Take the exit status of what we started and has ended, so that no zombie stays."""
@@ -262,11 +269,18 @@ class RunnerSocket:
             del self._children[pid]
 
     def _last_words(self) -> str:
+        """What the runner that was started last has said."""
         try:
-            content = (self._data_dir / protocol.LOG_NAME).read_bytes()[-_LOG_TAIL_BYTES:]
+            with (self._data_dir / protocol.LOG_NAME).open("rb") as log:
+                log.seek(max(self._log_from, log.seek(0, os.SEEK_END) - _LOG_TAIL_BYTES))
+                content = log.read()
         except OSError as error:
-            return f"it left no log ({error.strerror})"
-        return content.decode(errors="replace").strip().rpartition("\n")[2] or "its log is empty"
+            return self._of_the_disk() or f"it left no log ({error.strerror})"
+        words = content.decode(errors="replace").strip().rpartition("\n")[2]
+        return words.lstrip("0123456789 ") or self._of_the_disk() or "its log is empty"
+
+    def _of_the_disk(self) -> str:
+        return disk_fault(str(self._data_dir), f"data folder {self._data_dir}")
 
     # --- messages -----------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""What the runner knows after a crash (rules J1 to J5)."""
+"""What the runner knows after a crash (rules J1 to J7)."""
 
 import errno
 import os
@@ -199,3 +199,56 @@ def test_ends_are_written_on_a_disk_that_others_have_filled(tmp_path: Path) -> N
         assert len(loaded(tmp_path / "journal").offered) == 4_000
     finally:
         subprocess.run(["umount", "-l", str(tmp_path)], check=True)
+
+
+# --- J7: a runner that begins on a disk that others have filled ------------------------------------------------------
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small disk")
+@pytest.mark.parametrize("cut", [0, 1, 2, 40])
+def test_a_runner_that_begins_on_a_full_disk_knows_what_the_one_before_it_left_and_goes_on(
+    tmp_path: Path, cut: int
+) -> None:
+    """`cut`: bytes that a crash took from the last line, which begins an end of task 4."""
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "none", str(tmp_path)], check=True)
+    try:
+        path = tmp_path / "journal"
+        written(path)
+        with path.open("ab") as file:
+            file.write(module._line(b'{"t":"start","key":"4.1.0","pid":0}')[: -cut or None])
+        before = path.stat().st_size
+        with suppress(OSError), (tmp_path / "ballast").open("wb", buffering=0) as ballast:
+            for size in (4096, 1):
+                with suppress(OSError):
+                    while True:
+                        ballast.write(bytes(size))
+        later = loaded(path)
+        assert ("4.1.0" in later.open) is (cut < 2), "without its line break a line is whole"
+        later.open.pop("4.1.0", None)
+        assert_as_written(later)
+        later.settle("2.1.0")
+        later.commit(durable=True)
+        assert path.stat().st_size > before
+        assert list(tmp_path.glob("*.new")) == [], "nothing is left that fills the disk further"
+        (tmp_path / "ballast").unlink()
+        assert list(loaded(path).settled) == ["3.1.0", "2.1.0"]
+    finally:
+        subprocess.run(["umount", "-l", str(tmp_path)], check=True)
+
+
+def test_a_journal_that_cannot_be_written_anew_for_its_size_keeps_what_it_has(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    journal = written(path)
+
+    def full(at: str, content: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "replace_file", full)
+        journal._compact_at = 1
+        journal.end(over("1.1.0"))  # type: ignore[arg-type]  # as above
+        journal.commit(durable=True)
+        journal.settle("1.1.0")
+        journal.commit(durable=True)
+    assert list(loaded(path).settled) == ["3.1.0", "1.1.0"]

@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from stoker.brain.domain.array import parse_array
 from stoker.brain.domain.ids import CONTROL, Epoch, JobId, node_principal
@@ -279,6 +280,17 @@ def test_a_job_on_a_silent_node_says_since_when_and_what_becomes_of_it() -> None
     assert said_of(story, moves).endswith("and the job ends")
     lose(story, "n1")
     assert said_of(story, moves) == said_of(story, stays) == ""
+
+
+def test_a_job_on_a_silent_node_tells_the_last_fault_that_the_node_has_told() -> None:
+    story = leased()
+    moves, waits = story.submit(), story.submit(spec(lost_after_ms=0))
+    for gpu, job in enumerate((moves, waits)):
+        story.run(job, ("n1", gpu))
+    story.register("n1", replace(story.state.nodes[N1].inventory, fault="it has no runner: Read-only file system"))
+    story.do(NodeSilent(by=CONTROL, node=N1))
+    for job in (moves, waits):
+        assert said_of(story, job).endswith("; what its agent said last: it has no runner: Read-only file system")
 
 
 def test_silence_counts_from_when_a_node_was_last_heard_of() -> None:

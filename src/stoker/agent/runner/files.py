@@ -7,11 +7,15 @@ from __future__ import annotations
 
 import os
 from binascii import crc32
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Final
+
+_FREE_BYTES_MIN: Final = 4 * 1024 * 1024
+"""Less, and nothing new should begin here: the journal, the folders and the output of tasks need some."""
 
 
 @contextmanager
@@ -41,12 +45,20 @@ def write_file(path: str, text: str) -> None:
 
 
 def replace_file(path: str, content: bytes) -> None:
-    """Replace a file, durably: a crash leaves the old one or the new one. Raises OSError."""
+    """Replace a file, durably: a crash leaves the old one or the new one. Raises OSError.
+
+    Where the disk is full, the part that was written is removed again.
+    """
     fresh = f"{path}.new"
-    with opened(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as descriptor:
-        write_all(descriptor, content)
-        os.fsync(descriptor)
-    os.rename(fresh, path)
+    try:
+        with opened(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as descriptor:
+            write_all(descriptor, content)
+            os.fsync(descriptor)
+        os.rename(fresh, path)
+    except OSError:
+        with suppress(OSError):
+            os.unlink(fresh)
+        raise
     with opened(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY) as folder:
         os.fsync(folder)
 
@@ -60,3 +72,16 @@ def body_of(line: bytes) -> bytes | None:
     """Return the body of a line that `checked_line` made; None = it isn't whole."""
     body = line[9:]
     return body if line == checked_line(body) else None
+
+
+def disk_fault(folder: str, name: str) -> str:
+    """Return why the disk of a folder, called `name`, takes no work; empty = it does. The same words each time."""
+    try:
+        disk = os.statvfs(folder)
+    except OSError as error:
+        return f"the {name} can't be looked at: {error.strerror}"
+    if disk.f_flag & os.ST_RDONLY:
+        return f"the disk of the {name} is mounted read-only"
+    if disk.f_bavail * disk.f_frsize < _FREE_BYTES_MIN or (disk.f_files and not disk.f_favail):
+        return f"the disk of the {name} is full"
+    return ""

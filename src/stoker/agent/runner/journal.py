@@ -9,6 +9,8 @@ Rules: J1  `commit(durable=True)` returns when every line appended before it wou
        J5  after a failed write nothing counts as written until the journal was written anew, whole, from memory
        J6  `RESERVED_BYTES` beyond its end are kept for it on the disk, where the file system can: on a disk that others
            have filled, ends are still written
+       J7  what can't be written anew, since the disk is full, goes on at its end: a runner that begins finds what the
+           one before it left, and one that outgrows its bound keeps what it has
 
 Limits: a settled end costs about 210 B of memory, one that isn't 450 B.
 """
@@ -17,8 +19,9 @@ from __future__ import annotations
 
 import json
 import os
+from contextlib import suppress
 
-from stoker.agent.runner.files import body_of, checked_line, replace_file, write_all
+from stoker.agent.runner.files import body_of, checked_line, opened, replace_file, write_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -74,13 +77,18 @@ class Journal:
 
     def load(self) -> None:
         """Read what an earlier runner left and write it anew. Raises JournalDamaged, OSError."""
+        content, whole = b"", 0
+        with suppress(FileNotFoundError), open(self.path, "rb") as file:
+            content = file.read()
+        for body in _whole_lines(content, self.path):
+            self._replay(body)
+            whole += len(_line(body))
         try:
-            with open(self.path, "rb") as file:
-                for body in _whole_lines(file.read(), self.path):
-                    self._replay(body)
-        except FileNotFoundError:
-            pass
-        self.rewrite()
+            self.rewrite()
+        except OSError:
+            if not content:
+                raise
+            self._go_on(whole, len(content))  # of the last line only the end may be missing
 
     # --- what is known ------------------------------------------------------------------------------------------
 
@@ -163,20 +171,47 @@ class Journal:
         self._size += len(block)
         self._keep_room()
         if self._size > self._compact_at:
-            self.rewrite()
+            self._compact()
 
     def rewrite(self) -> None:
         """Write the whole journal anew, from memory; the old one is whole until the new one is. Raises OSError."""
         self._broken = True
         block = b"".join(self._all_lines())
         replace_file(self.path, block)
+        self._append_to_file(len(block))
+
+    def _append_to_file(self, size: int) -> None:
+        """Append to the file from now on, which holds so many bytes. Raises OSError."""
         fd = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         if self._fd >= 0:
             os.close(self._fd)
-        self._fd, self._size, self._lines, self._broken = fd, len(block), [], False
-        self._compact_at = max(_COMPACT_BYTES_MIN, 2 * len(block))
+        self._fd, self._size, self._lines, self._broken = fd, size, [], False
+        self._compact_at = max(_COMPACT_BYTES_MIN, 2 * size)
         self._reserved_to = 0
         self._keep_room()
+
+    def _compact(self) -> None:
+        """Write the journal anew, since it has grown. Raises OSError when that leaves it broken (J7)."""
+        before = os.fstat(self._fd)
+        try:
+            self.rewrite()
+        except OSError:
+            if os.stat(self.path).st_ino != before.st_ino:
+                raise
+            self._compact_at, self._broken = 2 * self._size, False
+
+    def _go_on(self, whole: int, size: int) -> None:
+        """Append to the file, of which so many bytes are whole (J7). Raises OSError.
+
+        What a crash cut short is written over: a file that is made shorter gives up what was kept for it (J6).
+        """
+        over = b""
+        if whole < size:
+            over = _line(json.dumps({"t": "journal", "version": VERSION, "over": "." * (size - whole)}).encode())
+        with opened(self.path, os.O_WRONLY) as file:
+            os.pwrite(file, b"\n" + over, whole - 1)
+            os.fdatasync(file)
+        self._append_to_file(whole + len(over))
 
     def _keep_room(self) -> None:
         """Keep room on the disk for what will be appended (J6)."""

@@ -22,6 +22,7 @@ import signal
 from contextlib import suppress
 
 from stoker.agent.runner import clock, protocol
+from stoker.agent.runner.files import disk_fault
 from stoker.agent.runner.guard import locked
 from stoker.agent.runner.journal import Journal, JournalDamaged
 from stoker.agent.runner.log import complain
@@ -44,8 +45,8 @@ _EVENTS_PER_TURN: Final = 256
 _HOUSEKEEPING_S: Final = 30.0
 _REWRITE_AGAIN_S: Final = 1.0
 """Pause before another try when the journal can't be written."""
-_FREE_BYTES_MIN: Final = 4 * 1024 * 1024
-"""Less, and nothing new should begin here: the journal, the folders and the output of tasks need some."""
+_LOG_BYTES: Final = 64 * 1024
+"""Kept for the runner's log, so that the next runner can say what is wrong with a disk that is full."""
 _FAREWELL_S: Final = 2.0
 """How long the last words may take to reach the agent."""
 
@@ -70,6 +71,7 @@ def serve(settings: RunnerSettings, guard: Guard | None) -> int:
     gc.collect()
     gc.freeze()
     give_back_memory()
+    reserve(2, os.fstat(2).st_size, _LOG_BYTES)
     loop.run()
     return 0
 
@@ -82,8 +84,9 @@ def _lock() -> int:
         complain(f"another runner, process {holder}, holds {os.getcwd()}")
         os.close(lock)
         return -1
-    os.ftruncate(lock, 0)
-    os.write(lock, f"{os.getpid()}\n".encode())
+    pid = f"{os.getpid()}\n".encode()
+    os.pwrite(lock, pid, 0)  # over the former one: a disk that is full may have no block for an emptied file
+    os.ftruncate(lock, len(pid))
     return lock
 
 
@@ -272,15 +275,7 @@ class RunnerLoop:
         """What keeps this runner from starting tasks and reporting ends; empty = nothing. The same words each time."""
         if self._disk_error:
             return f"the runner's journal can't be written: {self._disk_error}"
-        try:
-            disk = os.statvfs(".")
-        except OSError as error:
-            return f"the runner's data folder can't be looked at: {error.strerror}"
-        if disk.f_flag & os.ST_RDONLY:
-            return "the disk of the runner's data folder is mounted read-only"
-        if disk.f_bavail * disk.f_frsize < _FREE_BYTES_MIN or (disk.f_files and not disk.f_favail):
-            return f"the disk of the runner's data folder {self._settings.data_dir} is full"
-        return ""
+        return disk_fault(".", f"runner's data folder {self._settings.data_dir}")
 
     # --- the agent ----------------------------------------------------------------------------------------------
 

@@ -34,8 +34,9 @@ if TYPE_CHECKING:
     Watch = Callable[[int, RunnerTask], None]
 
 _SIGNALS: Final = range(1, 65)
-_OF_THE_NODE: Final = ("(EAGAIN)", "(EMFILE)", "(ENFILE)", "(ENOMEM)")
-"""How a reason ends that is no fault of the job: the node has too few processes, open files or memory."""
+_OF_THE_NODE: Final = ("(EAGAIN)", "(EMFILE)", "(ENFILE)", "(ENOMEM)", "(ENOSPC)", "(EROFS)", "(EIO)")
+"""How a reason ends that is no fault of the job: the node has too few processes, open files or memory, or a disk that
+is full, read-only or broken."""
 
 
 class Supervisor:

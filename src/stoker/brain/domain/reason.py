@@ -129,7 +129,7 @@ _SENTENCES: Final[dict[ReasonCode, tuple[str, str]]] = {
         "it starts when a multi-GPU job on that address ends",
     ),
     ReasonCode.RETRY_BACKOFF: (
-        "attempt {attempt} ended ({outcome}); the next try waits until {until_ms}",
+        "attempt {attempt} ended ({outcome}){why}; the next try waits until {until}",
         "nothing to do; `stoker status ID` shows the attempts",
     ),
     ReasonCode.BUDGET_SPENT: (
@@ -170,12 +170,12 @@ _SENTENCES: Final[dict[ReasonCode, tuple[str, str]]] = {
     ),
     ReasonCode.NODE_SILENT: (
         "its node {node} has not been heard of since {since}; if that lasts {over}, what ran there is surely over, and "
-        "the job {then}",
+        "the job {then}{said}",
         "nothing to do: it goes on there if the node is back in time; if that machine is surely off, "
         "`stoker node forget NODE --force` doesn't wait",
     ),
     ReasonCode.NODE_AWAITED: (
-        "its node {node} has not been heard of since {since}, and the job waits for it: it has no lease",
+        "its node {node} has not been heard of since {since}, and the job waits for it: it has no lease{said}",
         "see to that machine; if it is surely off, `stoker node forget NODE --force`. Jobs submitted with "
         "`--lost-after` move by themselves",
     ),

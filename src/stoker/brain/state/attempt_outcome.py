@@ -25,7 +25,7 @@ from stoker.brain.domain.job import Attempt, EndCause, Job, StopCause, Task, Tas
 from stoker.brain.domain.lifecycle import FINAL, JobState, Outcome
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.reason import AWAITING_PASS, Reason, ReasonCode
-from stoker.brain.domain.units import NEVER, Instant, human_duration, later
+from stoker.brain.domain.units import NEVER, Instant, human_duration, later, utc_text
 from stoker.brain.state.events.job import AttemptStopping, JobEvent, JobFinished, JobRequeued, TaskEnded, TaskStarted
 
 _OUTCOMES: Mapping[EndCause, Outcome] = {
@@ -54,6 +54,9 @@ FINAL_STATES: Mapping[Outcome, JobState] = {
     Outcome.LOST: JobState.NODE_FAILED,
 }
 """The state in which each outcome leaves a job that ends: mostly the one of its name. A requeued job doesn't end."""
+
+_ERROR_SHOWN_MAX = 400
+"""Characters of what ended an attempt that the reason of the wait for the next one repeats."""
 
 
 def end_tasks(job: Job, ends: Mapping[int, TaskEnd], now: Instant, policy: Policy) -> tuple[JobEvent, ...]:
@@ -94,7 +97,9 @@ def _settle_job(job: Job, attempt: Attempt, now: Instant, policy: Policy) -> Job
     outcome = _outcome(attempt, end)
     again = _next_try(job, outcome, end.cause, now, policy)
     if again is not None:
-        facts: Facts = {"attempt": attempt.number, "outcome": outcome.value, "until_ms": again.not_before}
+        why = f": {end.error[:_ERROR_SHOWN_MAX]}" if end.error else ""
+        until: Facts = {"until": utc_text(again.not_before), "until_ms": again.not_before}
+        facts: Facts = {"attempt": attempt.number, "outcome": outcome.value, "why": why, **until}
         reason = Reason(ReasonCode.RETRY_BACKOFF, facts)
         if outcome is Outcome.REQUEUED and attempt.stop:
             reason = Reason(ReasonCode.REQUEUED, {"by": attempt.stop.by})

@@ -53,7 +53,9 @@ def silence_of(state: ClusterState, job: Job) -> Reason | None:
             return Reason(ReasonCode.NODE_FAULTY, {"node": node.name, "fault": node.inventory.fault})
         if attempt is None or node.reachable:
             continue
-        facts: Facts = {"node": node.name, "since": utc_text(node.silent_since), "since_ms": node.silent_since}
+        said = f"; what its agent said last: {node.inventory.fault}" if node.inventory.fault else ""
+        since: Facts = {"since": utc_text(node.silent_since), "since_ms": node.silent_since}
+        facts: Facts = {"node": node.name, **since, "said": said}
         if not attempt.lease_ms or not node.inventory.keeps_leases:
             return Reason(ReasonCode.NODE_AWAITED, facts)
         over_ms = surely_over_ms(attempt.lease_ms)
