@@ -413,7 +413,7 @@ class ProbeResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GpuProbe(Protocol):
-    """Finds the GPUs of this machine. Blocking; the daemon calls it before it serves, never while."""
+    """Finds the GPUs of this machine. Blocking: the agent calls it in a thread."""
 
     def probe(self) -> ProbeResult:
         """A fault of one GPU is a GpuFault. Raises OSError, with a sentence for people, when nothing answers at all."""

@@ -6,6 +6,7 @@ import pytest
 from msgspec import structs
 
 from stoker.adapters.entropy import SystemEntropy
+from stoker.agent import machine as measuring
 from stoker.agent.machine import boot_id, describe, local_address, node_name, usable_cpus, usable_memory_mb
 from stoker.agent.main import UID_NAME, _agent_uid
 from stoker.agent.settings import AgentSettings, ControlConnectionSettings, NodeSettings
@@ -53,6 +54,40 @@ def test_a_container_offers_its_share_and_not_its_host(tmp_path: Path) -> None:
     )
     assert usable_cpus(root) == 1
     assert usable_memory_mb(root) == 1_024
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {
+            "proc__self__cgroup": "0::/system.slice/stoker-agent.service\n",
+            "sys__fs__cgroup__system.slice__stoker-agent.service__memory_DOT_max": "max\n",
+            "sys__fs__cgroup__system.slice__memory_DOT_max": "1073741824\n",
+        },
+        {
+            "proc__self__cgroup": "9:cpu,cpuacct:/\n5:memory:/agent\n0::/\n",
+            "sys__fs__cgroup__memory__agent__memory_DOT_limit_in_bytes": "1073741824\n",
+            "sys__fs__cgroup__memory__memory_DOT_limit_in_bytes": "9223372036854771712\n",
+        },
+    ],
+    ids=["version 2", "version 1"],
+)
+def test_an_agent_in_a_unit_with_limits_offers_what_the_unit_or_what_holds_it_may_use(
+    tmp_path: Path, files: dict[str, str]
+) -> None:
+    assert usable_memory_mb(machine(tmp_path, proc__meminfo="MemTotal:       67108864 kB\n", **files)) == 1_024
+
+
+def test_memory_for_its_own_is_not_offered_and_little_memory_bounds_the_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    def offered(usable_mb: int) -> tuple[int, int, str]:
+        monkeypatch.setattr(measuring, "usable_memory_mb", lambda: usable_mb)
+        settings = AgentSettings(node=NodeSettings(cpus=64))
+        inventory = describe(settings, NodeName("n1"), "uid-1", ProbeResult(gpus=()), "9.9").inventory
+        return inventory.cpus, inventory.memory_mb, inventory.limits
+
+    assert offered(65_536) == (64, 65_408, "")
+    assert offered(256) == (16, 128, "offers 16 of 64 CPUs, since tasks here may have only 128 MiB of memory")
+    assert offered(64)[:2] == (1, 8)
 
 
 def test_without_limits_the_whole_machine_is_offered(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
@@ -113,6 +114,10 @@ class ControlProcess:
     def environ(self) -> dict[str, str]:
         """What commands of the admin's are started with."""
         return {"STOKER_SERVER": self.url, "STOKER_TOKEN": self.tokens.admin}
+
+    def metrics(self) -> bytes:
+        with urllib.request.urlopen(urllib.request.Request(f"{self.url}/metrics", headers=self.headers)) as answer:
+            return bytes(answer.read())
 
     def client(self, **settings: float) -> Client:
         return Client(self.url, token=self.tokens.admin, **settings)

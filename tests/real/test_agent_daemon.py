@@ -187,7 +187,9 @@ def test_a_node_may_have_any_number_of_dashes_in_its_name(tmp_path: Path, name: 
         assert until_state(control, job_id, "succeeded")["attempts"][0]["tasks"][0]["node"] == name
 
 
-def test_gpus_of_a_driver_that_comes_up_late_are_used(control: ControlProcess, tmp_path: Path) -> None:
+def test_gpus_of_a_driver_that_comes_up_late_or_breaks_while_jobs_run_are_used_once_they_can_be_read(
+    control: ControlProcess, tmp_path: Path
+) -> None:
     """Faults 45 and 69."""
     tools = tmp_path / "bin"
     tools.mkdir()
@@ -196,7 +198,7 @@ def test_gpus_of_a_driver_that_comes_up_late_are_used(control: ControlProcess, t
         f"data_dir: {agent.data_dir}",
         "node: {name: late}",
         f"control: {{addresses: ['127.0.0.1:{control.grpc_port}']}}",
-        "gpu: {detection: nvidia-smi, probe_again_s: 1}",
+        "gpu: {detection: nvidia-smi, probe_again_s: 1, watch_s: 1}",
         "log: {format: text}",
     )
     agent.environ["PATH"] = f"{tools}:{os.environ['PATH']}"
@@ -220,6 +222,20 @@ def test_gpus_of_a_driver_that_comes_up_late_are_used(control: ControlProcess, t
         )
         fake.write_text(example.read_text())
         until_state(control, waits, "succeeded")
+        go = tmp_path / "go"
+        holds = submit(control, f"while [ ! -e {go} ]; do sleep 0.1; done", gpu_count=4)
+        until_state(control, holds, "running")
+        fake.write_text(example.read_text().replace("count=4", "count=3"))
+        until(
+            lambda: "isn't listed any more" in control.ask("GET", "/api/v1/nodes/late")[1]["gpu_fault"], "one is lost"
+        )
+        assert b"stoker_nodes_gpus_unread 1" in control.metrics()
+        later = submit(control, "true", gpu_count=4)
+        until(lambda: "gpus_unread" in str(job(control, later)["reason"]), "no new work for what is lost")
+        go.touch()
+        assert len(until_state(control, holds, "succeeded")["attempts"]) == 1, "what runs on it goes on"
+        fake.write_text(example.read_text())
+        until_state(control, later, "succeeded")
 
 
 def test_with_jobs_end_with_agent_a_stop_ends_jobs_and_runner(control: ControlProcess, tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ import os
 import shutil
 import signal
 import subprocess
-import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -50,11 +49,6 @@ def node_state(control: ControlProcess) -> tuple[str, str]:
     return node["state"], node["fault"]
 
 
-def metrics(control: ControlProcess) -> bytes:
-    with urllib.request.urlopen(urllib.request.Request(f"{control.url}/metrics", headers=control.headers)) as answer:
-        return bytes(answer.read())
-
-
 def reason(control: ControlProcess, job_id: str) -> str:
     said = job(control, job_id)["reason"]
     return said["message"] if said else ""
@@ -77,7 +71,7 @@ def test_a_node_whose_disk_a_job_has_filled_says_so_gets_no_new_work_and_loses_n
         assert (ended["exit_code"], len(ended["attempts"])) == (3, 1)
         later = submit(control, "true")
         until(lambda: "0 unreachable, 1 faulty, 0 draining" in reason(control, later), "it waits for a node that works")
-        assert b'stoker_agent_count{status="faulty"} 1' in metrics(control)
+        assert b'stoker_agent_count{status="faulty"} 1' in control.metrics()
         go.touch()
         until_state(control, filler, "succeeded")
         until(lambda: node_state(control) == ("ready", ""), "it works again")

@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from stoker.agent.main import _check_processes
 from stoker.agent.runner.process import kernel
 from stoker.agent.runner.process.procfs import threads_of
 from stoker.agent.runner.settings import parse_arguments
 from stoker.agent.runner.supervisor import cause_of
+from stoker.brain.domain.errors import StokerError
 from tests.real.agent_process import AgentProcess, job, limited, submit, until, until_state
 from tests.real.control_process import ControlProcess
 from tests.real.unix_users import in_a_child
@@ -74,6 +76,20 @@ def test_a_runner_with_few_processes_takes_as_many_tasks_as_they_allow(processes
     assert short_of == f"{processes} processes (`ulimit -u`), {threads} in use"
     assert tasks == (processes - 8 - threads) // 4
     assert bounds_of(0, processes)[:2] == (4_096, "")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="NOT PROVED HERE: only root has another account to try it as")
+def test_an_agent_that_may_have_too_few_processes_says_so_instead_of_waiting_for_ever() -> None:
+    def try_it(say: Callable[[bytes], object]) -> None:
+        os.setresuid(4_321, 4_321, 4_321)
+        for most in (resource.RLIM_INFINITY, 400, 10):
+            try:
+                _check_processes(most)
+            except StokerError as error:
+                say(f"{most} {error.refusal.code} {error.refusal.message}".encode())
+
+    words, _ = in_a_child(try_it)
+    assert words.decode().startswith("10 too_few_processes this account may have 10 processes (`ulimit -u`), and has ")
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,7 @@ from stoker.agent.backoff import CEILING_S, QUICK_S, SOON_S, Backoff
 from stoker.agent.delivery import Delivery
 from stoker.agent.instructions import InstructionExecutor, ignored, which
 from stoker.agent.logs import LogReads
+from stoker.agent.machine import offers_less
 from stoker.agent.observed import Observed
 from stoker.agent.outgoing import HeartbeatAcks, Stream, first_failure
 from stoker.agent.ports import (
@@ -80,8 +81,8 @@ class Daemon:
         """`node_env` is what each job gets unless the control plane gave it: PATH, HOME."""
         self._registration = registration
         self._ports = ports
-        self._cpus = registration.inventory.cpus
-        # As measured. A19: fewer are offered where the runner takes fewer tasks.
+        self._measured = registration.inventory
+        # A19: fewer CPUs are offered where the runner takes fewer tasks.
         self._tasks_max, self._short_of = 0, ""
         self._observed = Observed()
         self._delivery = Delivery(registration.node, self._observed, ports, self._session_when_up)
@@ -115,15 +116,15 @@ class Daemon:
     def amend(self, registration: Registration) -> None:
         """Register anew, since the node has changed (a driver came up). No running task is touched."""
         assert registration.node == self._registration.node, "a node can't change its name"
-        self._cpus = registration.inventory.cpus
+        self._measured = registration.inventory
         self._amend(registration.inventory, keeps_leases=self.node.keeps_leases, fault=self.node.fault)
 
     def _amend(self, inventory: Inventory, *, keeps_leases: bool, fault: str) -> None:
         """Whether leases are kept, what is wrong, and how many tasks are taken (A19) is the runner's to say."""
-        most, limits = self._tasks_max or self._cpus, ""
-        if most < self._cpus:
-            limits = f"offers {most} of {self._cpus} CPUs, since its runner may have only {self._short_of}"
-        inventory = msgspec.structs.replace(inventory, cpus=min(most, self._cpus), limits=limits)
+        cpus = self._measured.cpus
+        offered = min(self._tasks_max or cpus, cpus)
+        limits = offers_less(offered, cpus, f"its runner may have only {self._short_of}") or self._measured.limits
+        inventory = msgspec.structs.replace(inventory, cpus=offered, limits=limits)
         inventory = msgspec.structs.replace(inventory, keeps_leases=keeps_leases, fault=fault)
         if inventory != self.node:
             self._registration = msgspec.structs.replace(self._registration, inventory=inventory)

@@ -1,13 +1,15 @@
 """The machine as a node: its name, address, boot, CPUs, memory and GPUs, and the account of this process.
 
 All but the GPUs is read once, when the agent starts. CPUs and memory are what this process may use, so that an agent in
-a container offers its share and not its host's.
+a container, or in a unit with limits, offers its share and not its host's; `OWN_MB` of that memory aren't offered.
 
 Rules: W1  a probe that fails never stops the agent: the node joins with what there is
-       W2  while no GPU, or not every GPU, could be read, the agent looks again and again, and offers more once it sees
-           more; meanwhile the node says what couldn't be read, and why
-       W3  a look that sees less than before changes nothing: a driver that hiccups must not take GPUs from under
-           running jobs (watching their health is a later step)
+       W2  the agent looks again and again, more often while no GPU, or not every GPU, could be read; it offers more
+           once it sees more; meanwhile the node says what couldn't be read, and why
+       W3  one look that sees less than before changes nothing: a driver may hiccup. What `LOOKS_MAX` in a row don't see
+           is no longer offered; what runs there goes on
+       W4  a GPU that this agent has seen and that is no longer listed is a fault, until it is back or the agent is
+           started anew: only who takes a GPU out knows that it is gone for good
 Source: `cpu.max` and `memory.max` as in the kernel's Documentation/admin-guide/cgroup-v2.rst; boot id as in random(4);
         death signal as in prctl(2); the variables are those that POSIX says login sets (IEEE 1003.1, 8.3).
 """
@@ -21,21 +23,28 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Final
 
+from msgspec.structs import replace
+
 from stoker.agent.settings import AgentSettings
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.gpu import Gpu
-from stoker.brain.domain.ids import NodeName
+from stoker.brain.domain.ids import GpuUuid, NodeName
 from stoker.brain.domain.label import parse_taint, taint_text
 from stoker.brain.domain.node import NODE_NAME, Inventory
 from stoker.brain.domain.report import Registration
-from stoker.ports import Clock, GpuFault, ProbeResult, Telemetry
+from stoker.ports import Clock, GpuFault, ProbedGpu, ProbeResult, Telemetry
 
 _ROOT: Final = Path("/")
 _BOOT_ID: Final = "proc/sys/kernel/random/boot_id"
 _MEMINFO: Final = "proc/meminfo"
 _CGROUP: Final = "sys/fs/cgroup"
 _MIB: Final = 1 << 20
+OWN_MB: Final = 128
+"""Memory that isn't offered: agent and runner have 35 MiB, and what opens the file of a task's output 1 MiB each."""
+TASK_MB: Final = 8
+"""Less, and a shell and its program find none: where there is so little, it bounds the CPUs that are offered."""
 _PR_SET_PDEATHSIG: Final = 1
+LOOKS_MAX: Final = 2
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -55,30 +64,61 @@ def node_name(settings: AgentSettings, host: str | None = None) -> NodeName:
 
 
 class GpuWatch:
-    """Watch over the GPUs that this node offers, which remembers the best look so far."""
+    """Watch over the GPUs that this node offers."""
 
     def __init__(self, probe: Callable[[], Awaitable[ProbeResult]], telemetry: Telemetry) -> None:
         self._probe = probe
         self._telemetry = telemetry
-        self._seen = ProbeResult(gpus=())
+        self._offered = ProbeResult(gpus=())
+        self._known: dict[GpuUuid, ProbedGpu] = {}
+        self._missed = 0
+        # Looks in a row that didn't see all that is offered.
         self._told = ""
 
     async def look(self) -> ProbeResult:
         """Probe once, and return the GPUs to offer now."""
+        found = await self._found()
+        self._tell(_fault_text(found))
+        here = {gpu.uuid for gpu in found.gpus}
+        sees_less = any(gpu.uuid not in here for gpu in self._offered.gpus)
+        self._missed = self._missed + 1 if sees_less else 0
+        if self._missed in (0, LOOKS_MAX):
+            self._missed = 0
+            self._offered = found
+        return self._offered
+
+    async def _found(self) -> ProbeResult:
         try:
             found = await self._probe()
         except OSError as error:
-            found = ProbeResult(gpus=(), faults=(GpuFault(where="nvidia-smi", error=str(error)),))
-        self._tell(_fault_text(found))
-        if {gpu.uuid for gpu in self._seen.gpus} <= {gpu.uuid for gpu in found.gpus}:
-            self._seen = found
-        return self._seen
+            return ProbeResult(gpus=(), faults=(GpuFault(where="nvidia-smi", error=str(error)),))
+        same = (
+            ProbedGpu(uuid=gpu.uuid, index=gpu.index, model=gpu.model, memory_mb=gpu.memory_mb) for gpu in found.gpus
+        )
+        found = replace(found, gpus=tuple(same))  # without temperatures and the like, which are never the same twice
+        here = {gpu.uuid: gpu for gpu in found.gpus}
+        self._known |= here
+        gone = [gpu for gpu in self._known.values() if gpu.uuid not in here]
+        if gone and not found.faults:  # W4
+            faults = tuple(
+                GpuFault(where=f"GPU {gpu.index}", error=f"{gpu.uuid} isn't listed any more") for gpu in gone
+            )
+            found = replace(found, faults=faults)
+        return found
 
-    async def until_settled(self, clock: Clock, every_s: float, changed: Callable[[ProbeResult], None]) -> None:
-        """Probe every so many seconds until every GPU could be read (W2), and pass on what is better."""
-        while not self._seen.gpus or self._seen.faults:
-            await clock.sleep(every_s)
-            before = self._seen
+    async def watch(
+        self, clock: Clock, again_s: float, settled_s: float, changed: Callable[[ProbeResult], None]
+    ) -> None:
+        """Look again and again, and pass on what has changed (W2).
+
+        `again_s`: seconds between two looks while not all is seen. `settled_s`: else; 0 = no more looks then.
+        """
+        while True:
+            is_settled = self._offered.gpus and not self._offered.faults and not self._missed
+            if is_settled and not settled_s:
+                return
+            await clock.sleep(settled_s if is_settled else again_s)
+            before = self._offered
             after = await self.look()
             if after != before:
                 changed(after)
@@ -101,12 +141,16 @@ def describe(settings: AgentSettings, name: NodeName, uid: str, found: ProbeResu
         Gpu(uuid=gpu.uuid, index=gpu.index, model=gpu.model, memory_mb=gpu.memory_mb, simulated=found.simulated)
         for gpu in found.gpus
     )
+    cpus = node.cpus or found.cpus or usable_cpus()
+    memory_mb = node.memory_mb or found.memory_mb or max(TASK_MB, usable_memory_mb() - OWN_MB)
+    offered = min(cpus, memory_mb // TASK_MB)
     inventory = Inventory(
         boot_id=boot_id(),
         address=node.address or local_address(settings.control.addresses[0]),
         gpus=gpus,
-        cpus=node.cpus or found.cpus or usable_cpus(),
-        memory_mb=node.memory_mb or found.memory_mb or usable_memory_mb(),
+        cpus=offered,
+        limits=offers_less(offered, cpus, f"tasks here may have only {memory_mb} MiB of memory"),
+        memory_mb=memory_mb,
         labels=dict(node.labels),
         # By key and in the one form of each: the order in a file means nothing.
         taints=tuple(sorted(taint_text(parse_taint(text)) for text in node.taints)),
@@ -151,20 +195,35 @@ def boot_id(root: Path = _ROOT) -> str:
     return (root / _BOOT_ID).read_text().strip()
 
 
+def offers_less(offered: int, cpus: int, why: str) -> str:
+    """Return in words why fewer CPUs are offered than there are; empty where all are."""
+    return f"offers {offered} of {cpus} CPUs, since {why}" if offered < cpus else ""
+
+
 def usable_cpus(root: Path = _ROOT) -> int:
     """Return the whole CPUs that this process may use, at least 1."""
     allowed = len(os.sched_getaffinity(0))
-    quota, _, period = _first_line(root / _CGROUP / "cpu.max").partition(" ")
-    if quota.isdigit() and period.isdigit() and int(period) > 0:
-        allowed = min(allowed, int(quota) // int(period))
+    for folder in _own_cgroups(root, ""):
+        quota, _, period = _first_line(folder / "cpu.max").partition(" ")
+        if quota.isdigit() and period.isdigit() and int(period) > 0:
+            allowed = min(allowed, int(quota) // int(period))
     return max(1, allowed)
 
 
 def usable_memory_mb(root: Path = _ROOT) -> int:
     """Return the MiB of memory that this process may use."""
-    total = _meminfo(root)["MemTotal"] // _MIB
-    limit = _first_line(root / _CGROUP / "memory.max")
-    return min(total, int(limit) // _MIB) if limit.isdigit() else total
+    said = [_first_line(folder / "memory.max") for folder in _own_cgroups(root, "")]
+    said += [_first_line(folder / "memory.limit_in_bytes") for folder in _own_cgroups(root, "memory")]
+    return min([_meminfo(root)["MemTotal"], *(int(limit) for limit in said if limit.isdigit())]) // _MIB
+
+
+def _own_cgroups(root: Path, controller: str) -> list[Path]:
+    """Our cgroup of version 2, or of a controller of version 1, and all above it, as far as they can be seen."""
+    mount = root / _CGROUP / controller
+    lines = (line.split(":", 2) for line in _first_line(root / "proc/self/cgroup").splitlines())
+    own = next((path for _, names, path in lines if controller in names.split(",")), "/")
+    folder = Path(own.lstrip("/"))
+    return [mount / each for each in (folder, *folder.parents)]
 
 
 def local_address(towards: str) -> str:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import os
+import resource
 from collections.abc import Callable, Coroutine
 from functools import partial
 from pathlib import Path
@@ -23,14 +24,19 @@ from stoker.agent.link_grpc import GrpcLink
 from stoker.agent.machine import GpuWatch, account_variables, describe, die_with_parent, node_name
 from stoker.agent.ports import AgentPorts
 from stoker.agent.runner.process.kernel import give_back_memory
+from stoker.agent.runner.process.procfs import threads_of
 from stoker.agent.runner_socket import RunnerSocket
 from stoker.agent.settings import AgentSettings
 from stoker.agent.token_file import read_token
+from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.ids import NodeName
 from stoker.ports import Clock, Entropy, GpuProbe, ProbeResult, Telemetry
 
 UID_NAME: Final = "agent.uid"
 _OWNERS: Final = 0o600
+THREADS_MIN: Final = 14
+"""Its threads, most of them gRPC's, which waits for ever for one that it can't start; the runner, its guard, and a
+task."""
 TETHER_S: Final = 10.0
 """With `jobs_end_with_agent`, a runner whose agent was killed waits that long for another, then ends its tasks."""
 
@@ -38,9 +44,10 @@ TETHER_S: Final = 10.0
 async def run_agent(settings: AgentSettings, *, stop: asyncio.Event) -> None:
     """Serve until `stop` is set. Jobs run on, unless `executor.jobs_end_with_agent`.
 
-    Raises: StokerError for a data folder, a name, a token file or a GPU script that can't be used, before anything is
-    started.
+    Raises: StokerError for a data folder, a name, a token file or a GPU script that can't be used, and for too few
+    processes, before anything is started.
     """
+    _check_processes(resource.getrlimit(resource.RLIMIT_NPROC)[0])
     if settings.executor.jobs_end_with_agent:
         die_with_parent()
     name = node_name(settings)
@@ -53,6 +60,17 @@ async def run_agent(settings: AgentSettings, *, stop: asyncio.Event) -> None:
         await _serve(settings, name, probe, stop)
     finally:
         folder.release()
+
+
+def _check_processes(most: int) -> None:
+    """Raises: StokerError `too_few_processes`. Root is held to no number."""
+    if os.geteuid() == 0 or most < 0:
+        return
+    used = threads_of(os.geteuid())
+    if most - used < THREADS_MIN:
+        message = f"this account may have {most} processes (`ulimit -u`), and has {used}: the agent needs {THREADS_MIN}"
+        hint = "raise it: `LimitNPROC=` in the agent's unit, or `ulimit -u` before the start"
+        raise StokerError(refuse("too_few_processes", message, hint, processes_max=most, processes=used))
 
 
 async def _serve(settings: AgentSettings, name: NodeName, probe: GpuProbe, stop: asyncio.Event) -> None:
@@ -81,7 +99,7 @@ async def _serve(settings: AgentSettings, name: NodeName, probe: GpuProbe, stop:
         daemon.amend(describe(settings, name, uid, better, __version__))
 
     give_back_memory()  # what importing and setting up left behind is nearly two MiB
-    looking = watch.until_settled(clock, settings.gpu.probe_again_s, changed)
+    looking = watch.watch(clock, settings.gpu.probe_again_s, settings.gpu.watch_s, changed)
     telemetry.event("agent_started", agent_id=name, pid=os.getpid(), gpus=len(found.gpus), version=__version__)
     with library_logs(telemetry):
         await _until_stopped(stop, daemon.run(), looking)

@@ -81,6 +81,10 @@ class GpuSettings(msgspec.Struct, frozen=True, kw_only=True):
     probe_again_s: Annotated[float, Range(1, unit=" second")] = 30.0
     """Seconds between two looks while no GPU, or not every GPU, could be read: often enough that a node whose driver
     comes up late is used soon, seldom enough that a broken nvidia-smi costs nothing."""
+    watch_s: Annotated[float, Range(0, unit=" second")] = 60.0
+    """Seconds between two looks once every GPU could be read. A GPU that two looks in a row don't find gets no new
+    work, and the node says so; a job that has it goes on. nvidia-smi costs a tenth of a second of CPU, a second where
+    nothing keeps the driver loaded (persistence mode). 0 = no looks any more."""
 
     def faults(self) -> list[str]:
         found = []

@@ -52,6 +52,12 @@ async def test_an_image_where_no_node_runs_containers_is_refused_with_that_reaso
     assert (reply.status, reply.json["code"]) == (422, "no_container_runtime")
 
 
+async def test_a_task_of_no_cpus_counts_as_one_of_one_cpu(plane: Plane) -> None:
+    """A node that can take few tasks offers as many CPUs: a task without any would have no bound."""
+    for body in ({"command": "true", "cpus": 0}, {"command": "true", "cpu_cores": 0}, {"command": "true"}):
+        assert (await plane.ask("POST", JOBS, body)).json["cpus"] == 1
+
+
 async def test_many_jobs_in_one_body_are_accepted_in_order(plane: Plane) -> None:
     reply = await plane.ask("POST", JOBS, {"jobs": [{"command": "true", "name": f"j{i}"} for i in range(300)]})
     assert reply.status == 201

@@ -1,9 +1,12 @@
 """GPUs that a node has had and can't read now: a broken driver hides them, and doesn't make jobs impossible."""
 
+import pytest
 from msgspec.structs import replace
 
 from stoker.brain.cycle import propose
+from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.ids import GpuUuid
+from stoker.brain.domain.job import JobSpec
 from stoker.brain.domain.reason import Reason, ReasonCode, describe
 from stoker.brain.domain.where import make_where
 from stoker.brain.state.codec import load_snapshot, snapshot_chunks
@@ -79,13 +82,51 @@ def test_gpus_that_are_gone_without_a_fault_were_taken_out() -> None:
     assert story.refused(Submit(by=ANNA, specs=(spec(gpus=4),))).code == "demand_unsatisfiable"
 
 
-def test_a_node_whose_gpus_were_never_read_is_named_by_the_refusal() -> None:
+def test_a_job_that_gpus_which_were_never_read_might_serve_waits_for_them() -> None:
+    """A driver that was broken before the agent's first start: nobody knows what is behind it."""
+    story = Story()
+    story.node("n1", 1)
+    broken(story, "n2")
+    broken(story, "n3", 1)
+    other = replace(spec(), demand=Demand(gpu_count=2, gpu_model="H200"))
+    jobs = [story.submit(spec(gpus=8)), story.submit(spec(gpus=8, tasks=4)), story.submit(other)]
+    assert story.decide() == []
+    reasons = propose(StateView(story.state), story.state.policy, story.now, 1, 1_000).reasons.values()
+    assert [(reason.code, reason.facts["node"]) for reason in reasons] == [(ReasonCode.GPUS_UNREAD, "n2")] * len(jobs)
+    story.node("n2", 8)
+    assert story.decide() == [str(jobs[0])]
+
+
+@pytest.mark.parametrize(
+    "wanted", [spec(gpus=17), spec(gpus=16, tasks=2), spec(gpus=8, tasks=3), spec(gpus=1, cpus=999)]
+)
+def test_a_job_that_no_machine_behind_a_broken_driver_could_serve_is_refused_and_the_node_named(
+    wanted: JobSpec,
+) -> None:
     story = Story()
     broken(story, "n1")
-    refusal = story.refused(Submit(by=ANNA, specs=(spec(gpus=1),)))
-    assert (
-        refusal.hint == "the GPUs here are: none; GPUs of 1 node(s), n1 for one, can't be read: see `stoker node list`"
-    )
+    refusal = story.refused(Submit(by=ANNA, specs=(wanted,)))
+    assert refusal.code == "demand_unsatisfiable"
+    if wanted.demand.tasks == 1:
+        assert refusal.hint == (
+            "the GPUs here are: none; GPUs of 1 node(s), n1 for one, can't be read: see `stoker node list`"
+        )
+
+
+def test_a_job_of_more_gpus_than_known_is_refused_where_every_driver_answers() -> None:
+    story = Story()
+    story.node("n1", 1)
+    story.node("n2", 0)
+    assert story.refused(Submit(by=ANNA, specs=(spec(gpus=2),))).code == "demand_unsatisfiable"
+
+
+def test_a_job_that_waits_for_unknown_gpus_says_so_when_they_turn_out_to_be_too_few() -> None:
+    story = Story()
+    broken(story, "n1")
+    story.submit(spec(gpus=8))
+    assert why(story).code is ReasonCode.GPUS_UNREAD
+    story.node("n1", 4)
+    assert why(story).code is ReasonCode.NO_FITTING_NODE
 
 
 def test_the_label_of_the_model_stays_while_it_cannot_be_read() -> None:

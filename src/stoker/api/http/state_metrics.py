@@ -65,6 +65,11 @@ def _waiting(scene: ScrapeCounts) -> float:
     return scene.control.committer.state.indexes.pending_count
 
 
+def _unread(scene: ScrapeCounts) -> float:
+    nodes = scene.control.committer.state.nodes.values()
+    return sum(bool(node.inventory.gpu_fault) and not node.forgotten for node in nodes)
+
+
 def _by_tenant(scene: ScrapeCounts, read: Callable[[TenantUsage], int | None]) -> Mapping[str, float]:
     said = {name: read(figure) for name, figure in scene.tenants.items()}
     return {name: value for name, value in said.items() if value is not None}
@@ -103,6 +108,7 @@ METERS: Final = (
         lambda scene: {word: count for word, count in scene.gpus._asdict().items() if word != "total"},
         "status",
     ),
+    Meter("nodes_gpus_unread", "Nodes, not forgotten ones, that can't read all of their GPUs.", _unread),
     Meter("quota_total", f"GPUs in service, which the classes share. {_A_GAUGE}", lambda scene: scene.quota.total_gpus),
     Meter("quota_online_limit", "GPUs that online jobs are guaranteed.", lambda scene: scene.quota.online.guaranteed),
     Meter("quota_online_used", "GPUs that online jobs hold.", lambda scene: scene.quota.online.used),

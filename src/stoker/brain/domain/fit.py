@@ -5,10 +5,14 @@ one answer.
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.gpu import Gpu, model_matches
-from stoker.brain.domain.node import Inventory
+from stoker.brain.domain.node import Inventory, Node
+
+GPUS_PLAUSIBLE: Final = 16
+"""Of a node about whose GPUs nothing is known: as many as the largest machines have that are sold as one."""
 
 
 def suits(gpu: Gpu, demand: Demand) -> bool:
@@ -60,6 +64,17 @@ def tasks_ever(inventory: Inventory, demand: Demand) -> int:
     """Return the number of whole tasks that an otherwise empty node holds; at most `demand.tasks`."""
     count = slots_ever(inventory.gpus, demand) * demand.gpu_count if demand.gpu_count else 0
     return tasks_that_fit(count, inventory.cpus, inventory.memory_mb, demand)
+
+
+def tasks_perhaps(node: Node, demand: Demand) -> int:
+    """Return the number of whole tasks that a node may hold once its GPUs can be read; at most `demand.tasks`.
+
+    Of GPUs that could never be read whatever a demand asks for is thought possible, up to `GPUS_PLAUSIBLE`.
+    """
+    inventory = node.mended
+    if not demand.gpu_count or not node.hides_unknown:
+        return tasks_ever(inventory, demand)
+    return tasks_that_fit(max(GPUS_PLAUSIBLE, len(inventory.gpus)), inventory.cpus, inventory.memory_mb, demand)
 
 
 def task_demand_text(demand: Demand) -> str:

@@ -126,6 +126,11 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(inventory, gpus=inventory.gpus + self.unread) if self.unread else inventory
 
     @property
+    def hides_unknown(self) -> bool:
+        """Whether it has GPUs that could never be read, so that nobody knows how many and which."""
+        return bool(self.inventory.gpu_fault) and not self.unread
+
+    @property
     def schedulable(self) -> bool:
         """Whether it is in service: reachable, without a fault, not drained, not forgotten, in no pause."""
         barred = self.drain is not None or self.pause is not None or self.forgotten

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.errors import Facts
-from stoker.brain.domain.fit import slots_ever, suitable_gpus, task_demand_text, tasks_ever
+from stoker.brain.domain.fit import slots_ever, suitable_gpus, task_demand_text, tasks_ever, tasks_perhaps
 from stoker.brain.domain.ids import NodeName
 from stoker.brain.domain.node import Node
 from stoker.brain.domain.reason import Reason, ReasonCode
@@ -127,11 +127,11 @@ class Satisfiability:
         room, nodes, unread = _tally(), _tally(), list[Node]()
         for each in admitted.classes:
             node = self._class_status.sample(each)
-            tasks = tasks_ever(node.mended, demand)
+            tasks = tasks_perhaps(node, demand)
             for word, count in self._class_status.counts(each).items():
                 room[word] += tasks * count
                 nodes[word] += count if tasks else 0
-            if node.unread and tasks > tasks_ever(each.inventory, demand):
+            if node.inventory.gpu_fault and tasks > tasks_ever(each.inventory, demand):
                 unread += self._class_status.ready_nodes(each)
         fitting = sum(room.values())
         if fitting < demand.tasks:
@@ -145,19 +145,19 @@ class Satisfiability:
             return Reason(ReasonCode.GPUS_UNREAD, {"nodes": len(unread), "node": unread[0].name, "fault": fault})
         if nodes[_PAUSED] and room[_READY] + room[_PAUSED] >= demand.tasks:
             return self._class_status.paused(
-                each for each in admitted.classes if tasks_ever(self._class_status.sample(each).mended, demand)
+                each for each in admitted.classes if tasks_perhaps(self._class_status.sample(each), demand)
             )
         del nodes[_READY]
         return Reason(ReasonCode.NODES_UNAVAILABLE, {"fitting": sum(nodes.values()), **nodes})
 
     def _largest(self, demand: Demand, fitting: int) -> str:
         """What the largest node has, in words that follow `the largest has`."""
-        inventories = [self._class_status.sample(each).mended for each in self._cache.candidates.admitted.classes]
+        nodes = [self._class_status.sample(each) for each in self._cache.candidates.admitted.classes]
         if fitting:
-            best = max(tasks_ever(each, demand) for each in inventories)
+            best = max(tasks_perhaps(each, demand) for each in nodes)
             most = f" (at most {demand.tasks_per_node} may share a node)" if demand.tasks_per_node else ""
             return f"room for {best} of its {demand.tasks} task(s){most}, all nodes together for {fitting}"
-        has = [(len(suitable_gpus(each.gpus, demand)), each) for each in inventories]
+        has = [(len(suitable_gpus(each.mended.gpus, demand)), each.mended) for each in nodes]
         suit, top = max(has, key=lambda one: (one[0], len(one[1].gpus), one[1].cpus, one[1].memory_mb))
         return f"{len(top.gpus)} GPU(s), {suit} of them suitable, {top.cpus} CPU(s) and {top.memory_mb} MiB memory"
 

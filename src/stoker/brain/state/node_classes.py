@@ -31,6 +31,7 @@ class _NodeClassKey(NamedTuple):
     gpus: tuple[tuple[str, int], ...]
     """Model and memory of each, in PCI order."""
     unread: tuple[tuple[str, int], ...]
+    hides_unknown: bool
     cpus: int
     memory_mb: int
     labels: tuple[tuple[str, str], ...]
@@ -183,6 +184,5 @@ def _node_class_key(node: Node) -> _NodeClassKey:
     inventory, labels = node.inventory, labels_of(node)
     del labels[HOSTNAME]
     gpus, unread = (tuple([(gpu.model, gpu.memory_mb) for gpu in each]) for each in (inventory.gpus, node.unread))
-    return _NodeClassKey(
-        gpus, unread, inventory.cpus, inventory.memory_mb, tuple(sorted(labels.items())), taints_of(node)
-    )
+    key = gpus, unread, node.hides_unknown, inventory.cpus, inventory.memory_mb
+    return _NodeClassKey(*key, tuple(sorted(labels.items())), taints_of(node))

@@ -62,7 +62,7 @@ class JobBody(
     gpu_model: str | None = None
     """Only such GPUs: `V100` is found in `Tesla V100-SXM2-32GB`."""
     cpus: Count | None = None
-    """Of each task. Left out = 1."""
+    """Of each task. Left out, or 0, = 1: what a node can take is counted in CPUs."""
     cpu_cores: Count | None = None
     """The same as `cpus`."""
     memory_mb: Count = 0
@@ -221,7 +221,7 @@ def _demand(body: JobBody, at: str) -> Demand:
         gpu_count=body.gpu_count,
         gpu_memory_mb=body.gpu_memory_mb,
         gpu_model=body.gpu_model or "",
-        cpus=1 if cpus is None else cpus,
+        cpus=cpus or 1,
         memory_mb=body.memory_mb,
         tasks=body.tasks,
         tasks_per_node=body.tasks_per_node,

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from stoker.brain.domain.demand import Demand, Shape
 from stoker.brain.domain.errors import Refusal, refuse
-from stoker.brain.domain.fit import suitable_gpus, task_demand_text, tasks_ever
+from stoker.brain.domain.fit import suitable_gpus, task_demand_text, tasks_perhaps
 from stoker.brain.domain.ids import NodeName, PartitionName
 from stoker.brain.domain.job import JobSpec
 from stoker.brain.domain.label import JOBS_AS, USERS, labels_of
@@ -123,7 +123,7 @@ def never_fits(state: ClusterState, shape: Shape) -> Refusal | None:
     demand, fitting, nodes = shape.demand, 0, list[Node]()
     for node in selected_nodes(state, shape.where, shape.partition):
         nodes.append(node)
-        fitting += tasks_ever(node.mended, demand)
+        fitting += tasks_perhaps(node, demand)
         if fitting >= demand.tasks:
             return None
     if not nodes:
@@ -168,7 +168,7 @@ def _too_large(nodes: Sequence[Node], demand: Demand, which: str) -> Refusal:
         hint = f"the GPUs here are: {', '.join(models[:8]) or 'none'}"
     elif suitable and demand.gpu_count > suitable:
         hint = f"spread it over several tasks: `--tasks N --gpus {suitable}` at most per task"
-    unread = [node.name for node in nodes if demand.gpu_count and node.inventory.gpu_fault and not node.unread]
+    unread = [node.name for node in nodes if demand.gpu_count and node.hides_unknown]
     if unread:
         hint += f"; GPUs of {len(unread)} node(s), {unread[0]} for one, can't be read: see `stoker node list`"
     return refuse(
