@@ -3,14 +3,17 @@
 import errno
 import os
 import resource
+import shutil
 import signal
 import socket
-from collections.abc import AsyncIterator
+import subprocess
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from stoker.agent.runner.process.kernel import bounds_projects
 from stoker.agent.runner.process.launch import port_conflict
 from stoker.brain.domain.job import CommandLine, EndCause, TaskEnd
 from tests.contracts.runner import Listener, agent_on, key
@@ -100,6 +103,60 @@ async def test_an_empty_workdir_is_a_folder_of_the_attempts_own(node: RealNode, 
     folder = Path(output.decode().strip())
     assert folder.is_relative_to(node.folder / "agent")
     assert (folder / "kept").exists()
+
+
+async def test_folders_of_tasks_may_be_on_another_disk_than_what_the_runner_keeps(tmp_path: Path) -> None:
+    scratch = tmp_path / "scratch" / "node-1"
+    async with node_in(tmp_path, work_dir=str(scratch)) as node, agent_on(node) as agent:
+        await agent.runner.start(node.shell(key(1), "pwd; echo x > left", workdir=""))
+        assert (await agent.end(key(1))).clean
+        assert (await agent.runner.read_log(key(1), 0, 1000)).data.decode().strip() == str(scratch / "work" / "1.1")
+        assert (scratch / "work" / "1.1" / "left").read_text() == "x\n"
+        assert not (tmp_path / "agent" / "work").exists()
+
+
+@pytest.fixture
+def bounded_disk(tmp_path: Path) -> Iterator[Path]:
+    """One that keeps project quotas."""
+    image, disk = tmp_path / "image", tmp_path / "disk"
+    disk.mkdir()
+    with image.open("wb") as file:
+        file.truncate(64 << 20)
+    made = ("mkfs.ext4", "-q", "-O", "quota,project", "-E", "quotatype=prjquota", str(image))
+    mounted = ("mount", "-o", "loop,prjquota", str(image), str(disk))
+    for words in (made, mounted):
+        if os.geteuid() or not shutil.which(words[0]) or subprocess.run(words, capture_output=True).returncode:
+            pytest.skip("NOT PROVED HERE: no file system with project quotas can be mounted")
+    try:
+        yield disk
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+async def test_what_the_folders_of_a_job_may_hold_is_bounded_where_the_disk_keeps_project_quotas(
+    tmp_path: Path, bounded_disk: Path
+) -> None:
+    options = {"work_dir": str(bounded_disk / "node-1"), "folder_bytes_max": 1 << 20}
+    async with node_in(tmp_path, **options) as node, agent_on(node) as agent:
+        assert bounds_projects(str(bounded_disk))
+        task = node.shell(
+            key(1), 'head -c 9000000 /dev/zero > "$STOKER_CHECKPOINT_DIR/much" || head -c 9 /dev/zero > x'
+        )
+        folder = str(bounded_disk / "checkpoints" / "1")
+        await agent.runner.start(
+            msgspec.structs.replace(task, folder=folder, env={**task.env, "STOKER_CHECKPOINT_DIR": folder})
+        )
+        await agent.end(key(1))
+        assert "Disk quota exceeded" in (await agent.runner.read_log(key(1), 0, 10_000)).data.decode()
+        assert os.stat(f"{folder}/much").st_size <= 1 << 20
+        await agent.runner.start(node.shell(key(2), "head -c 500000 /dev/zero > much", workdir=""))
+        assert (await agent.end(key(2))).clean, "another job has a bound of its own"
+
+
+async def test_where_no_bound_can_be_kept_a_job_runs_without_one(tmp_path: Path) -> None:
+    async with node_in(tmp_path, folder_bytes_max=1 << 20) as node, agent_on(node) as agent:
+        await agent.runner.start(node.shell(key(1), "head -c 2000000 /dev/zero > much", workdir=""))
+        assert (await agent.end(key(1))).clean
 
 
 async def test_a_folder_for_checkpoints_is_there_before_the_program_runs(node: RealNode, agent: Listener) -> None:

@@ -133,6 +133,8 @@ def _runner(settings: AgentSettings, name: NodeName, clock: Clock) -> RunnerSock
         "node": name,
         "head_bytes_max": executor.log_head_mb << 20,
         "tail_bytes_max": executor.log_tail_mb << 20,
+        "work_dir": f"{executor.work_dir}/{name}" if executor.work_dir else "",
+        "folder_bytes_max": executor.folder_max_gb << 30,
         "tether_s": TETHER_S if executor.jobs_end_with_agent else 0.0,
     }
     return RunnerSocket(settings.data_dir, clock, options, allow_root=executor.allow_root)

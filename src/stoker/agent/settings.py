@@ -122,6 +122,16 @@ class ExecutorSettings(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_max_gb: Annotated[int, Range(0)] = 0
     """GiB that all these folders together may hold: above it those are removed in which nothing has changed for the
     longest time, but none that changed within seven days. 0 = as much as there is."""
+    work_dir: str = ""
+    """Folder, an absolute path, under which a job that names no working directory gets one, until its output is
+    forgotten; each node has a folder of its own name in it. Name one on another file system than data_dir, such as a
+    scratch disk: a job that fills it keeps no other from starting. Empty = data_dir. What is there stays when this is
+    changed."""
+    folder_max_gb: Annotated[int, Range(0)] = 0
+    """GiB that the folders which Stoker makes for a job (checkpoints, working directory) may hold on one file system:
+    beyond it the job's writes fail with `Disk quota exceeded`. Kept where the agent is root by file systems with
+    project quotas (ext4, XFS mounted with `prjquota`) and Linux 5.14; elsewhere there is no bound, and `stoker doctor`
+    says so. 0 = no bound."""
     log_head_mb: LogMib = 8
     """MiB kept from the beginning of a task's output, where a wrong start shows."""
     log_tail_mb: LogMib = 24
@@ -133,6 +143,8 @@ class ExecutorSettings(msgspec.Struct, frozen=True, kw_only=True):
             found.append("kinds: needs at least one, `process`")
         if self.default_image:
             found.append("default_image: this version runs plain processes only; use the empty text")
+        if self.work_dir and not self.work_dir.startswith("/"):
+            found.append(f"work_dir: {self.work_dir[:80]!r} isn't an absolute path")
         return found
 
 

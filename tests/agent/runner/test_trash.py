@@ -1,6 +1,7 @@
 """What jobs leave behind goes, whatever it is, and takes nobody along (rules X1 to X3)."""
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -121,3 +122,19 @@ def test_an_output_that_cannot_be_removed_ends_nothing(tmp_path: Path) -> None:
     output_retention.forget(["5.1.0"], live=[])
     output_retention.recount([])
     assert stuck.is_dir()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small disk")
+def test_outputs_of_ended_tasks_never_fill_the_disk_that_the_runner_needs(tmp_path: Path) -> None:
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=16m", "none", str(tmp_path)], check=True)
+    try:
+        output_retention = OutputRetention(str(tmp_path), 1 << 40)
+        keys = [f"{number}.1.0" for number in range(1, 40)]
+        for key in keys:
+            Path(output_retention.output(key) + ".out").write_bytes(bytes(1 << 20))
+            output_retention.ended(key, live=[])
+        kept = [key for key in keys if Path(output_retention.output(key) + ".out").exists()]
+        assert kept == keys[-len(kept) :], "the oldest go"
+        assert 8 <= len(kept) <= 12
+    finally:
+        subprocess.run(["umount", "-l", str(tmp_path)], check=True)

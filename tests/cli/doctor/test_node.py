@@ -127,3 +127,27 @@ def test_a_checkpoint_folder_is_judged_as_named(tmp_path: Path) -> None:
     assert level("/dev/shm") is Level.OK  # another file system
     assert level("") is level(str(tmp_path)) is Level.WARNING  # a job could fill the agent's disk
     assert level("relative") is level(str(tmp_path / "gone")) is Level.WARNING
+
+
+def test_a_folder_for_working_directories_is_judged_as_named(tmp_path: Path) -> None:
+    def said(named: str) -> tuple[Level, str]:
+        (finding,) = node.work_dir(named, tmp_path)
+        return finding.level, finding.what
+
+    assert said("/dev/shm")[0] is Level.OK  # another file system
+    for named in ("", str(tmp_path)):
+        assert said(named)[0] is Level.WARNING
+        assert "a job that fills that disk keeps this node from starting tasks" in said(named)[1]
+    assert said(str(tmp_path / "gone"))[0] is Level.WARNING
+
+
+def test_a_bound_that_no_file_system_keeps_is_found(tmp_path: Path) -> None:
+    def said(bound_gb: int) -> list[tuple[Level, str]]:
+        executor = ExecutorSettings(folder_max_gb=bound_gb, checkpoint_dir="/dev/shm")
+        found = node.folder_bound(AgentSettings(data_dir=tmp_path, executor=executor))
+        return [(finding.level, finding.what) for finding in found]
+
+    assert [level for level, _ in said(0)] == [Level.OK]
+    (level, what), *_ = said(5)  # which is memory, and has no project quotas
+    assert level is Level.WARNING
+    assert what.startswith("/dev/shm ")

@@ -31,6 +31,10 @@ class RunnerSettings:
 
     def __init__(self) -> None:
         self.data_dir = ""
+        self.work_dir = ""
+        """Where tasks that name no working directory get one: a folder of this runner alone. Empty = `data_dir`."""
+        self.folder_bytes_max = 0
+        """What the folders of a job may hold on one file system, where that keeps project quotas. 0 = no bound."""
         self.node = os.uname().nodename
         """What people call this node, for messages."""
         self.tree = "auto"
@@ -50,7 +54,7 @@ class RunnerSettings:
         self.tail_bytes_max = 24 * 1024 * 1024
         """Of the rest, the newest one to two times that many bytes are kept."""
         self.spool_bytes_max = 16 * 1024 * 1024 * 1024
-        """Outputs of ended tasks beyond it: the oldest large ones are dropped."""
+        """Outputs of ended tasks beyond it: the oldest large ones are dropped. So they are on a disk nearly full."""
 
     def keep_within(self, files_max: int, processes_max: int = -1, processes: int = 0) -> None:
         """Lower `tasks_max` to what so many open files and processes allow, of which some exist already.
@@ -83,6 +87,8 @@ def parse_arguments(arguments: list[str]) -> RunnerSettings:
         setattr(settings, field, type(getattr(settings, field))(value))
     if not settings.data_dir.startswith("/"):
         raise ValueError("--data_dir must be an absolute path")
+    if settings.work_dir and not settings.work_dir.startswith("/"):
+        raise ValueError("--work_dir must be an absolute path")
     if settings.tree not in TREE_MODES:
         raise ValueError(f"--tree must be one of {', '.join(TREE_MODES)}")
     return settings

@@ -17,7 +17,7 @@ from stoker.agent.runner.output.spool import OutputRetention, Spool
 from stoker.agent.runner.process import procfs
 from stoker.agent.runner.process.account import NOBODY, CannotStart, actor, uid_said
 from stoker.agent.runner.process.cgroup import Cgroups, TaskCgroup
-from stoker.agent.runner.process.launch import Launch, answer_of, port_conflict
+from stoker.agent.runner.process.launch import FolderBound, Launch, answer_of, port_conflict
 from stoker.agent.runner.process.tree import Trees
 from stoker.agent.runner.task import ENDING, RUNNING, STARTING, Leases, RunnerTask
 from stoker.agent.runner.task_output import TaskOutputs
@@ -49,7 +49,7 @@ class Supervisor:
         self._watch = watch
         self._close = close
         self.cgroups = Cgroups(settings.data_dir, settings.tree)
-        self.output_retention = OutputRetention(settings.data_dir, settings.spool_bytes_max)
+        self.output_retention = OutputRetention(settings.data_dir, settings.spool_bytes_max, settings.work_dir)
         self.trees = Trees()
         self._boot_id = procfs.boot_id()
         self._null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
@@ -182,6 +182,10 @@ class Supervisor:
         if not self._outputs.opened(task, start, workdir, account):
             return  # it comes again
         launch = Launch(start, (procfs.MARK_NAME, task.tree.mark), workdir, account, task.tree.group)
+        if self._settings.folder_bytes_max:
+            job = int(task.key.partition(".")[0])
+            ours = (start["folder"], "" if start["workdir"] else workdir)
+            launch.bound = FolderBound(job, self._settings.folder_bytes_max, [folder for folder in ours if folder])
         # A later runner takes a task without this file for never started: it is made before the process is.
         if not spool.claim(self.output_retention.output(task.key)):
             raise CannotStart("the agent has given it up, since this runner didn't answer", "never_started")

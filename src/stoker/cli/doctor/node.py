@@ -16,6 +16,7 @@ from stoker.adapters.gpu_probe.nvidia_smi import AutoProbe, SmiMissing, SmiProbe
 from stoker.adapters.gpu_probe.scripted import ScriptedProbe
 from stoker.agent.machine import node_name
 from stoker.agent.runner.guard import PROCESS_NAME
+from stoker.agent.runner.process.kernel import bounds_projects
 from stoker.agent.runner.process.procfs import read_proc
 from stoker.agent.runner.protocol import LOCK_NAME
 from stoker.agent.settings import AgentSettings
@@ -52,6 +53,8 @@ def checks(settings: AgentSettings) -> list[Check]:
         Check("cgroups", lambda: cgroups(cgroup_state())),
         Check("leases", lambda: leases(settings.data_dir)),
         Check("checkpoint_dir", lambda: checkpoint_dir(settings.executor.checkpoint_dir, settings.data_dir)),
+        Check("work_dir", lambda: work_dir(settings.executor.work_dir, settings.data_dir)),
+        Check("folder_max_gb", lambda: folder_bound(settings)),
         Check("users", lambda: users(_self(), allow_root=allow_root, data_dir=settings.data_dir)),
     ]
 
@@ -192,6 +195,39 @@ def checkpoint_dir(named: str, data_dir: Path) -> Iterator[CheckResult]:
         yield doubtful(f"{named} is on the file system of data_dir: {_FILLS}", _APART)
     else:
         yield fine(f"{named} can be written")
+
+
+def work_dir(named: str, data_dir: Path) -> Iterator[CheckResult]:
+    path = Path(named)
+    apart = "name a folder on another file system in executor.work_dir, such as a scratch disk"
+    if not named:
+        yield doubtful(f"working directories that Stoker makes are in data_dir: {_FILLS}", apart)
+    elif not path.is_dir():
+        yield doubtful(f"{named} isn't there", "mount it, or let the agent make it, on another disk than data_dir")
+    elif not os.access(path, os.W_OK | os.X_OK):
+        yield wrong(f"{named} can't be written by this account", "give the agent's account write permission")
+    elif data_dir.is_dir() and path.stat().st_dev == data_dir.stat().st_dev:
+        yield doubtful(f"{named} is on the file system of data_dir: {_FILLS}", apart)
+    else:
+        yield fine(f"{named} can be written")
+
+
+def folder_bound(settings: AgentSettings) -> Iterator[CheckResult]:
+    """Check that what a job's folders may hold is bounded, where a bound is set."""
+    executor, data_dir = settings.executor, settings.data_dir
+    if not executor.folder_max_gb:
+        yield fine("no bound is set for what a job's folders may hold")
+        return
+    for name, folder in (("checkpoint_dir", executor.checkpoint_dir), ("work_dir", executor.work_dir)):
+        path = Path(folder) if folder else data_dir
+        if os.geteuid() != 0:
+            fix = "bound what its account may hold by a quota of the file system"
+            yield doubtful(f"{path} isn't bounded: only an agent of root can set project quotas", fix)
+        elif path.is_dir() and not bounds_projects(str(path)):
+            fix = "mount it with `prjquota` (ext4 made with `-O quota,project`, XFS), or set folder_max_gb to 0"
+            yield doubtful(f"{path} keeps no project quotas: nothing bounds a job's folder there ({name})", fix)
+        else:
+            yield fine(f"{path} bounds a job's folder to {executor.folder_max_gb} GiB")
 
 
 def leases(data_dir: Path) -> Iterator[CheckResult]:

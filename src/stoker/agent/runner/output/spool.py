@@ -7,15 +7,17 @@ reader knows, with no second file per task.
 
 The runner writes; the agent reads these files by itself, so a slow reader never costs the runner anything.
 
-Outputs and folders of ended tasks go with the record of their end. Beyond `spool_bytes_max` the oldest large outputs go
-earlier; small ones are bounded by the number of ends. Folders go by way of the trash, because a job may leave a million
-files: a folder is first renamed into the trash, which takes it out of everyone's way at once. Then it is emptied some
-entries a turn: files are unlinked, a folder found inside is itself renamed into the trash. So nothing here recurses or
-builds a longer path, however deep a job dug, and no directory's listing is ever held in memory.
+Outputs and folders of ended tasks go with the record of their end. Beyond `spool_bytes_max`, and where their disk is
+nearly full, the oldest large outputs go earlier; small ones are bounded by the number of ends. Folders go by way of the
+trash, because a job may leave a million files: a folder is first renamed into the trash, which takes it out of
+everyone's way at once. Then it is emptied some entries a turn: files are unlinked, a folder found inside is itself
+renamed into the trash. So nothing here recurses or builds a longer path, however deep a job dug, and no directory's
+listing is ever held in memory.
 
 Rules: S1  the beginning is kept, and so is the end: the last line is always there unless it is longer than a segment
        S2  bytes are bytes: nothing is decoded or changed
        S3  a write that fails loses those bytes and says so in `lost`; the task itself isn't held up
+       S4  outputs of ended tasks leave some of the disk free, however many bytes may be kept
        X1  no link is ever followed
        X2  what its owner closed (mode 0) or froze (mode 0555, as Go's module cache does) is opened before it is removed
        X3  what can't be removed is left for the next runner, and stops nothing else
@@ -41,6 +43,9 @@ _READ_TRIES_MAX: Final = 5
 _WORK_NAME: Final = "work"
 _TRASH_NAME: Final = "trash"
 _LARGE_BYTES: Final = 256 * 1024
+_SPARE_BYTES: Final = 512 * 1024 * 1024
+_SPARE_PART: Final = 4
+"""S4: that much, or that part of the disk where it is small."""
 _ENTRIES_PER_TURN: Final = 200
 _PASSES_MAX: Final = 100
 """Readings of one folder: a file system may show less than all while entries go."""
@@ -195,18 +200,23 @@ def _segments(base: str) -> list[tuple[int, str]]:
 class OutputRetention:
     """Outputs and folders of tasks in the data folder of a runner."""
 
-    def __init__(self, data_dir: str, bytes_max: int) -> None:
-        """Raises OSError."""
+    def __init__(self, data_dir: str, bytes_max: int, work_dir: str = "") -> None:
+        """`work_dir`: of this runner alone, for folders of tasks and what is removed of them; empty = `data_dir`.
+
+        Raises OSError.
+        """
+        work_dir = work_dir or data_dir
         self._outputs = f"{data_dir}/{SPOOL_NAME}"
-        self._work = f"{data_dir}/{_WORK_NAME}"
+        self._work = f"{work_dir}/{_WORK_NAME}"
         self._bytes_max = bytes_max
         self._large: deque[tuple[str, int]] = deque()
         self._bytes = 0
         for folder in (self._outputs, self._work):
             os.makedirs(folder, mode=0o700, exist_ok=True)
         if os.geteuid() == 0:
-            os.chmod(self._work, 0o711)  # jobs of other users reach theirs, and see no other
-        self.trash = Trash(f"{data_dir}/{_TRASH_NAME}")
+            for folder in (self._work, *((work_dir,) if work_dir != data_dir else ())):
+                os.chmod(folder, 0o711)  # jobs of other users reach theirs, and see no other
+        self.trash = Trash(f"{work_dir}/{_TRASH_NAME}")
 
     def output(self, key: str) -> str:
         """Return the base path for the spool of a task."""
@@ -228,10 +238,16 @@ class OutputRetention:
         if all(_attempt(other) != _attempt(key) for other in live):
             with suppress(OSError):  # it was never made, or isn't empty
                 os.rmdir(f"{self._work}/{_attempt(key)}")
-        while self._bytes > self._bytes_max and self._large:
+        while self._large and (self._bytes > self._bytes_max or self._is_short()):
             oldest, dropped = self._large.popleft()
             self._bytes -= dropped
             drop(self.output(oldest))
+
+    def _is_short(self) -> bool:
+        """Whether so little is left of the disk that what is kept there would soon keep tasks from starting (S4)."""
+        disk = os.statvfs(self._outputs)
+        left, total = disk.f_bavail * disk.f_frsize, disk.f_blocks * disk.f_frsize
+        return left < min(_SPARE_BYTES, total // _SPARE_PART)
 
     def forget(self, keys: Iterable[str], live: Iterable[str]) -> None:
         """Drop the outputs and folders of tasks whose ends are forgotten; attempts with a live task keep theirs."""

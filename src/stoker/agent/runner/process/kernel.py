@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import fcntl
 import os
 import resource
 import signal
 import struct
+import sys
 
 from stoker.agent.runner.files import opened
 
@@ -35,6 +37,18 @@ _SYS_CLONE3: Final = 435
 _CLONE_INTO_CGROUP: Final = 0x200000000
 _CLONE_ARGS: Final = struct.Struct("<11Q")
 """flags, pidfd, child_tid, parent_tid, exit_signal, stack, stack_size, tls, set_tid, set_tid_size, cgroup."""
+_SYS_QUOTACTL_FD: Final = 443
+"""The same on every architecture; Linux 5.14."""
+_SET_PROJECT_QUOTA: Final = 0x800008 << 8 | 2
+_GET_QUOTA_STATE: Final = ord("X") << 16 | 5 << 8 | 2
+_PROJECT_BOUNDS_HOLD: Final = 1 << 5
+_DQBLK: Final = struct.Struct("<8QI4x")
+"""Hard and soft limit in KiB, usage, inodes, times, which of them are meant."""
+_GET_PROJECT: Final = 0x801C581F
+_SET_PROJECT: Final = 0x401C5820
+_FSXATTR: Final = struct.Struct("<5I8x")
+"""Flags, extent size, extents, project, extent size for copies."""
+_INHERIT_PROJECT: Final = 0x200
 _NOT_OFFERED: Final = (errno.ENOSYS, errno.EPERM, errno.EINVAL, errno.E2BIG, errno.EOPNOTSUPP)
 """An older kernel, or a container's filter."""
 
@@ -159,6 +173,46 @@ def reserve(descriptor: int, begin: int, size: int) -> bool:
     False = it can't. Source: FALLOC_FL_KEEP_SIZE in fallocate(2), which is 1.
     """
     return bool(_libc.fallocate(descriptor, 1, ctypes.c_int64(begin), ctypes.c_int64(size)) == 0)
+
+
+def bound_project(folder: str, project: int, bytes_max: int) -> None:
+    """Let a project hold so many bytes at most on the file system of a folder.
+
+    Source: Q_SETQUOTA in quotactl(2), quotactl_fd(2). Raises OSError: without project quotas, and for all but root.
+    """
+    kib = max(1, bytes_max >> 10)
+    _project_quota(folder, _SET_PROJECT_QUOTA, project, _DQBLK.pack(kib, kib, 0, 0, 0, 0, 0, 0, 1))
+
+
+def join_project(folder: str, project: int) -> None:
+    """Count a folder, and all that is made beneath it, for a project. Its owner may.
+
+    Source: FS_IOC_FSSETXATTR in ioctl_xfs_fsgetxattr(2). Raises OSError.
+    """
+    with opened(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW) as descriptor:
+        flags, size, _, _, copied = _FSXATTR.unpack(fcntl.ioctl(descriptor, _GET_PROJECT, bytes(_FSXATTR.size)))
+        fields = _FSXATTR.pack(flags | _INHERIT_PROJECT, size, 0, project, copied)
+        fcntl.ioctl(descriptor, _SET_PROJECT, fields)
+
+
+def bounds_projects(folder: str) -> bool:
+    """Return True if the file system of a folder keeps the bounds of projects. Source: Q_XGETQSTAT in quotactl(2)."""
+    state = bytearray(256)
+    try:
+        _project_quota(folder, _GET_QUOTA_STATE, 0, state)
+    except OSError:
+        return False
+    return bool(int.from_bytes(state[2:4], sys.byteorder) & _PROJECT_BOUNDS_HOLD)
+
+
+def _project_quota(folder: str, command: int, project: int, block: bytes | bytearray) -> None:
+    """Raises OSError."""
+    buffer = (ctypes.c_char * len(block)).from_buffer(bytearray(block) if isinstance(block, bytes) else block)
+    with opened(folder, os.O_RDONLY | os.O_DIRECTORY) as descriptor:
+        unsigned = ctypes.c_uint
+        if _libc.syscall(_SYS_QUOTACTL_FD, unsigned(descriptor), unsigned(command), unsigned(project), buffer) != 0:
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), folder)
 
 
 def fork_into(folder: str) -> tuple[int, bool]:

@@ -17,7 +17,14 @@ import socket
 from contextlib import suppress
 
 from stoker.agent.runner.process.account import CannotStart, child_error_text, error_text, is_of, plain
-from stoker.agent.runner.process.kernel import default_signals, die_with, fork_into, lower_limits
+from stoker.agent.runner.process.kernel import (
+    bound_project,
+    default_signals,
+    die_with,
+    fork_into,
+    join_project,
+    lower_limits,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,11 +37,40 @@ if TYPE_CHECKING:
 _DEFAULT_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 """Searched when the job's environment has no PATH."""
 _REASON_BYTES_MAX: Final = 4096
+_PROJECTS_BEGIN: Final = 1 << 30
+_PROJECTS_MAX: Final = 1 << 20
+"""Numbers of projects that are ours, so that a file system keeps at most 75 MB about them; jobs so far apart share."""
 _SIGNALS_OF_OURS: Final = tuple(
     int(number)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ)
 )
 """The runner's handlers would swallow a signal between fork and exec; Python ignores the last two."""
+
+
+class FolderBound:
+    """Bound for what the folders of a job may hold on one file system, where that keeps project quotas.
+
+    A job of another account could give its files another project: this guards against accidents.
+    """
+
+    def __init__(self, job: int, bytes_max: int, folders: list[str]) -> None:
+        self._project = _PROJECTS_BEGIN + job % _PROJECTS_MAX
+        self._bytes_max = bytes_max
+        self._folders = folders
+
+    def keep(self) -> None:
+        """Set the bound. In the child, while it is root; others can't."""
+        for folder in self._folders:
+            while not os.path.isdir(folder):
+                folder = os.path.dirname(folder)
+            with suppress(OSError):
+                bound_project(folder, self._project, self._bytes_max)
+
+    def join(self) -> None:
+        """Count the folders. In the child, as their owner; files that were made before count as they did."""
+        for folder in self._folders:
+            with suppress(OSError):
+                join_project(folder, self._project)
 
 
 class Launch:
@@ -57,6 +93,7 @@ class Launch:
         self.folder = start["folder"]
         if self.folder:
             actor.owns(self.folder)
+        self.bound: FolderBound | None = None
         self.paths = _candidates(words[0], env.get("PATH", _DEFAULT_PATH))
         self.group = group
 
@@ -101,11 +138,16 @@ class Launch:
             self.group.enter(born_inside)
         except OSError as error:
             return f"cannot enter its cgroup: {error_text(error)}"
+        if self.bound is not None:
+            self.bound.keep()
         try:
             self.env.update(self.actor.take_on(lambda words: os.write(reply, words)))
         except CannotStart as error:
             return str(error)
-        return self._make_folder() or self._change_folder()
+        reason = self._make_folder()
+        if self.bound is not None:
+            self.bound.join()
+        return reason or self._change_folder()
 
     def _make_folder(self) -> str:
         if not self.folder:
