@@ -2,9 +2,12 @@
 # `make demo` shows Stoker at work; `make test` and `make check` are what CI runs.
 
 PY := .venv/bin/python
-WORKERS ?= 2
+# Two more than cores: tests of real processes wait more than they compute.
+WORKERS ?= $(shell echo $$(($$(nproc 2>/dev/null || echo 2) + 2)))
 MINUTES ?= 10
 TOOLS_PATHS := src tests tools benchmarks
+# Each worker imports each test, and hundreds of processes are started: bytecode is kept whatever the caller has said.
+unexport PYTHONDONTWRITEBYTECODE
 
 WALLS := Instead of importing across a wall: a rule goes into brain, what a runtime gives comes in through a port \
 (stoker/ports.py, control/control_ports.py, agent/ports.py), and only composition roots pick adapters; see ARCHITECTURE.md.
@@ -26,7 +29,7 @@ demo: setup
 
 ## make test       every test but the heavy ones (ARGS="-k words" narrows it down)
 test: setup-dev
-	@$(PY) -m compileall -q src  # hundreds of processes are started, also where Python may write no bytecode
+	@$(PY) -m compileall -q src
 	@$(PY) -m pytest -q -m "not heavy" -n $(WORKERS) --dist worksteal $(ARGS)
 
 ## make test-heavy the tests that need longer: many seeds, kill loops at full length, virtual machines

@@ -8,8 +8,10 @@ import signal
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
+from _pytest.assertion import rewrite
 from hypothesis import HealthCheck, settings
 
 settings.register_profile("here", deadline=None)
@@ -42,6 +44,33 @@ def pytest_configure(config: pytest.Config) -> None:
         if name.startswith("LC_") or name in TERMINAL | LOCALE:
             del os.environ[name]
     os.environ |= {"LANG": "C.UTF-8", "TERM": "xterm"}
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config: pytest.Config) -> None:
+    """Rewrite the assertions of changed test files, on all cores, before workers start: each of them imports every
+    file, and would rewrite it for itself. Pytest doesn't promise what this takes; without it all only takes longer."""
+    if sys.dont_write_bytecode or not hasattr(rewrite, "_rewrite_test"):
+        return
+    files = sorted(Path(__file__).parent.rglob("test_*.py"))
+    pids, cores = list[int](), len(os.sched_getaffinity(0))
+    for core in range(cores):
+        pids.append(os.fork())
+        if not pids[-1]:
+            try:
+                for file in files[core::cores]:
+                    _rewritten(file, config)
+            finally:
+                os._exit(0)
+    for pid in pids:
+        os.waitpid(pid, 0)
+
+
+def _rewritten(file: Path, config: pytest.Config) -> None:
+    kept = rewrite.get_cache_dir(file) / f"{file.stem}{rewrite.PYC_TAIL}"
+    if rewrite._read_pyc(file, kept) is None and rewrite.try_makedirs(kept.parent):
+        source, code = rewrite._rewrite_test(file, config)
+        rewrite._write_pyc(config.stash[rewrite.assertstate_key], code, source, kept)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

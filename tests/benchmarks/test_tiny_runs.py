@@ -29,6 +29,8 @@ TINY = {
     "take_over": ("--kills", "1", "--profiles", "fast", "--running", "2"),
     "throughput": ("--jobs", "40", "--rounds", "1", "--nodes", "1"),
 }
+QUICK = ("append", "decide", "idle_agents", "stalls")
+"""Of each kind one: of a function alone, of many agents, of one control plane. The others take seconds each."""
 PROGRAMS = {path.stem for path in (ROOT / "benchmarks").glob("*.py") if "\ndef main(" in path.read_text()}
 
 
@@ -43,7 +45,9 @@ def test_every_benchmark_has_a_tiny_run_and_make_bench_runs_it() -> None:
     assert sorted(made.split()) == sorted(TINY)
 
 
-@pytest.mark.parametrize("name", sorted(TINY))
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.heavy) for name in sorted(TINY)]
+)
 def test_a_benchmark_runs_to_its_end_and_prints_what_its_table_has(name: str, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", f"benchmarks.{name}", *TINY[name]],

@@ -1,19 +1,17 @@
 """An agent as a process of its own, started by its command line, over a folder that outlives it."""
 
 import os
-import resource
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
 from tests.real.control_process import ControlProcess
+from tests.real.forks import Started, started
 
 WAIT_S_MAX: Final = 30.0
 
@@ -23,12 +21,6 @@ def until(true: Callable[[], object], what: str, within_s: float = WAIT_S_MAX) -
     while not true():
         assert time.monotonic() < deadline, f"{what}: not within {within_s} s"
         time.sleep(0.02)
-
-
-def limited(limits: dict[int, int]) -> None:
-    """Hold this process to these limits for good."""
-    for limit, most in limits.items():
-        resource.setrlimit(limit, (most, most))
 
 
 class AgentProcess:
@@ -46,10 +38,12 @@ class AgentProcess:
         self.environ = {"STOKER__EXECUTOR__ALLOW_ROOT": "true"}
         self.limits: dict[int, int] = {}
         """As `ulimit` sets them, by their numbers in `resource`."""
+        self.from_scratch = False
+        """Not a fork of a process that has imported more than an agent: its memory is what it is elsewhere."""
         if control is not None:
             self.environ["STOKER__CONTROL__TOKEN_FILE"] = str(control.tokens.agent_file)
         grpc_port = control.grpc_port if control else 1
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Started | None = None
         folder.mkdir(parents=True, exist_ok=True)
         script = folder / "gpus.yaml"
         script.write_text(f"gpus: [{{count: {gpus}, model: Tesla V100, memory_mb: 16384}}]\n")
@@ -82,14 +76,9 @@ class AgentProcess:
 
     def start(self) -> Self:
         with (self.folder / "agent.out").open("ab") as output:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "stoker", "agent", "-c", str(self.settings)],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                env={**os.environ, **self.environ},
-                preexec_fn=partial(limited, self.limits) if self.limits else None,
-            )
+            words = [sys.executable, "-m", "stoker", "agent", "-c", str(self.settings)]
+            env = {**os.environ, **self.environ}
+            self._process = started(words, out=output, env=env, limits=self.limits, from_scratch=self.from_scratch)
         return self
 
     def kill(self) -> None:

@@ -11,11 +11,14 @@ from pathlib import Path
 
 from stoker.wire.backup import BackupHead, read_backup
 from tests.real.control_process import ControlProcess
+from tests.real.forks import ran
 
 RUN_S_MAX = 60.0
 
 
 def stoker(*words: object, env: dict[str, str] | None = None, **how: object) -> subprocess.CompletedProcess[bytes]:
+    if not how:
+        return ran([sys.executable, "-m", "stoker", *map(str, words)], env={**os.environ, **(env or {})})
     return subprocess.run(  # type: ignore[call-overload,no-any-return]  # given by name
         [sys.executable, "-m", "stoker", *map(str, words)],
         env={**os.environ, **(env or {})},

@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
 import urllib.request
@@ -18,6 +17,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from stoker.wire.client import Client
+from tests.real.forks import Started, started
 from tests.real.tokens import Tokens, tokens_of
 
 START_S_MAX: Final = 30.0
@@ -84,7 +84,7 @@ class ControlProcess:
         self._lease_s = lease_s
         self._ended_max = ended_max
         self._flags = flags
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Started | None = None
         self._output = folder.parent / f"{folder.name}.out"
 
     @property
@@ -127,9 +127,7 @@ class ControlProcess:
         bounds = (self._file_bytes_max, self._files_max, self._lease_s, self._ended_max)
         words = (str(self.folder), *map(str, (self.http_port, self.grpc_port, *bounds)))
         with self._output.open("wb") as output:
-            self._process = subprocess.Popen(
-                [sys.executable, *self._flags, "-c", _PROGRAM, *words], stdout=output, stderr=subprocess.STDOUT
-            )
+            self._process = started([sys.executable, *self._flags, "-c", _PROGRAM, *words], out=output)
         deadline = time.monotonic() + START_S_MAX
         while until_ready and "READY" not in self.output():
             assert self._process.poll() is None, self.output()

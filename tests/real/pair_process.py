@@ -8,7 +8,6 @@ import http.client
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -23,6 +22,7 @@ from stoker.wire.client import Client
 from stoker.wire.rest.token import NewTokenBody
 from tests.real.agent_process import AgentProcess
 from tests.real.control_process import ask_on, free_port
+from tests.real.forks import Started, started
 
 START_S_MAX: Final = 30.0
 TAKE_OVER_S_MAX: Final = 30.0
@@ -48,7 +48,7 @@ class Half:
         """Words before the command: `ip netns exec NAME`."""
         self.environ: Mapping[str, str] = {}
         self._out = folder / f"{name}.out"
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Started | None = None
 
     @property
     def url(self) -> str:
@@ -73,7 +73,7 @@ class Half:
     def start(self) -> Self:
         words = [*self.prefix, sys.executable, "-m", "stoker", "control", "-c", str(self.settings)]
         with self._out.open("ab") as out:
-            self._process = subprocess.Popen(words, env={**os.environ, **self.environ}, stdout=out, stderr=out)
+            self._process = started(words, out=out, env={**os.environ, **self.environ})
         return self
 
     def kill(self) -> None:

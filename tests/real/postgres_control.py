@@ -4,7 +4,6 @@ import http.client
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -17,6 +16,7 @@ from stoker.brain.domain.access import Role
 from stoker.cli.wiring.token_store import FolderTokens
 from stoker.wire.rest.token import NewTokenBody
 from tests.real.control_process import free_port
+from tests.real.forks import Started, started
 
 JOB: Final = b'{"name": "kept", "command": "true", "gpu_count": 1}'
 
@@ -28,7 +28,7 @@ class Control:
         self.folder = folder
         self.port, self.grpc_port = free_port(), free_port()
         self.url = url
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: Started | None = None
         self._token = ""
 
     def __enter__(self) -> Self:
@@ -41,7 +41,7 @@ class Control:
         words = [sys.executable, "-m", "stoker", "control", "-c", str(self.write_settings())]
         environ = {**os.environ, "STOKER__STORE__URL": self.url if url is None else url}
         with (self.folder.parent / "out").open("ab") as out:
-            self._process = subprocess.Popen(words, env=environ, stdout=out, stderr=out)
+            self._process = started(words, out=out, env=environ)
         for _ in range(600):
             if self._process.poll() is not None:
                 return

@@ -276,6 +276,9 @@ def test_with_jobs_end_with_agent_the_agent_dies_with_its_parent(tmp_path: Path)
 
 
 def test_agent_and_runner_stay_small(control: ControlProcess, agent: AgentProcess) -> None:
+    agent.kill()
+    agent.from_scratch = True
+    agent.start()
     for _ in range(20):
         until_state(control, submit(control, "echo hello"), "succeeded")
     time.sleep(0.1)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.real.forks import ran_text
 from tests.real.pair_process import Pair
 
 pytestmark = pytest.mark.timeout(120)
@@ -16,7 +17,7 @@ pytestmark = pytest.mark.timeout(120)
 
 def stoker(pair: Pair, *words: str) -> "subprocess.CompletedProcess[str]":
     environ = {**os.environ, **pair.environ}
-    return subprocess.run([sys.executable, "-m", "stoker", *words], env=environ, capture_output=True, text=True)
+    return ran_text([sys.executable, "-m", "stoker", *words], env=environ)
 
 
 def of_pair(pair: Pair) -> list[dict[str, Any]]:

@@ -67,7 +67,13 @@ SCRIPTS = {
 }
 
 
-@pytest.mark.parametrize("page", SCRIPTS)
+LONG = ("run-many-jobs", "select-nodes", "share-between-teams", "use-from-python")
+"""Pages whose lines take many seconds: hundreds of jobs, dozens of commands."""
+
+
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=pytest.mark.heavy if Path(page).stem in LONG else ()) for page in SCRIPTS]
+)
 def test_a_page_can_be_followed_line_by_line(page: str, tmp_path: Path) -> None:
     script = SCRIPTS[page]
     if "curl" in script:

@@ -15,8 +15,9 @@ from stoker.agent.runner.process.procfs import threads_of
 from stoker.agent.runner.settings import parse_arguments
 from stoker.agent.runner.supervisor import cause_of
 from stoker.brain.domain.errors import StokerError
-from tests.real.agent_process import AgentProcess, job, limited, submit, until, until_state
+from tests.real.agent_process import AgentProcess, job, submit, until, until_state
 from tests.real.control_process import ControlProcess
+from tests.real.forks import limited
 from tests.real.unix_users import in_a_child
 
 

@@ -15,8 +15,8 @@ from tests.real.postgres import programs, server
 
 pytestmark = pytest.mark.timeout(300)
 
-KILLS = 6
-"""`benchmarks/take_over.py` does it twenty times, and measures."""
+KILLS = [pytest.param(2, 12), pytest.param(8, 50, marks=pytest.mark.heavy)]
+"""How often, with how many processes beside it. `benchmarks/take_over.py` does it twenty times, and measures."""
 
 
 @pytest.fixture(params=["a log for each", "one PostgreSQL"])
@@ -31,17 +31,18 @@ def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pair]:
         yield undo.enter_context(Pair(tmp_path / "pair", store=store))
 
 
+@pytest.mark.parametrize(("kills", "running"), KILLS)
 def test_the_active_one_is_killed_again_and_again_and_nothing_is_lost_nothing_runs_twice_nobody_is_disturbed(
-    pair: Pair,
+    pair: Pair, kills: int, running: int
 ) -> None:
     pair.start()
-    work = begin(pair)
+    work = begin(pair, running=running)
     submitter = Submitter(pair, work)
     submitter.start()
-    for number in range(KILLS):
+    for number in range(kills):
         kill_and_measure(pair, work, number)
     submitter.end()
-    assert len(work.acknowledged) > KILLS
+    assert len(work.acknowledged) > kills
     reckon(pair, work)
 
 

@@ -28,6 +28,7 @@ from stoker.wire.rest.token import NewTokenBody
 from stoker.wire.token import bearer, fresh_token, id_of, is_token
 from tests.real.agent_process import AgentProcess
 from tests.real.control_process import ControlProcess
+from tests.real.forks import ran_text
 from tests.real.up_process import UpProcess, environment, stoker, until
 
 NOBODY: Final = 65_534
@@ -36,7 +37,7 @@ _SHOWING: Final = ("/metrics", "/openapi.json", "/api/v1/tokens", "/api/v1/audit
 
 def run(folder: Path, *words: str, **environ: str) -> "subprocess.CompletedProcess[str]":
     done = environment(folder, XDG_CONFIG_HOME=str(folder), **environ)
-    return subprocess.run(stoker(*words), capture_output=True, text=True, timeout=60, env=done)
+    return ran_text(stoker(*words), env=done)
 
 
 def token(folder: Path, *words: str) -> str:

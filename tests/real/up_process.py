@@ -11,10 +11,10 @@ from types import TracebackType
 from typing import Final, Self, TypeVar
 
 from tests.real.control_process import free_port
+from tests.real.forks import SRC, Started, ran_text, started
 
 START_S_MAX: Final = 60.0
 STOP_S_MAX: Final = 40.0
-SRC: Final = Path(__file__).resolve().parents[2] / "src"
 
 Found = TypeVar("Found")
 
@@ -68,13 +68,11 @@ class UpProcess:
         ports = ("--http-port", str(self.http_port), "--grpc-port", str(self.grpc_port))
         self._command = stoker("up", *ports, *where, *flags)
         self.log = folder / f"up-{self.http_port}.log"
-        self.process: subprocess.Popen[bytes]
+        self.process: Started
 
     def __enter__(self) -> Self:
         with self.log.open("wb") as words:
-            self.process = subprocess.Popen(
-                self._command, stdout=words, stderr=words, env=environment(self.folder), start_new_session=True
-            )
+            self.process = started(self._command, out=words, env=environment(self.folder), new_session=True)
         try:
             until(self._is_up, START_S_MAX, f"stoker up: {self.said}")
         except BaseException:
@@ -108,12 +106,4 @@ class UpProcess:
 
 def run(folder: Path, *words: str, env: Mapping[str, str] | None = None) -> "subprocess.CompletedProcess[str]":
     """One `stoker` command, to its end."""
-    return subprocess.run(
-        stoker(*words),
-        env=environment(folder, **(env or {})),
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return ran_text(stoker(*words), env=environment(folder, **(env or {})), cwd=folder)

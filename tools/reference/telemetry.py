@@ -7,6 +7,7 @@ import ast
 import inspect
 from collections import defaultdict
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple, get_args
 
@@ -104,12 +105,17 @@ def _logged() -> Iterator[Spoken]:
 
 def _keys(fields: Callable[[Any], Fields]) -> tuple[str, ...]:
     """The names of the dictionary that a function returns, as its code has them."""
-    tree = ast.parse(Path(inspect.getsourcefile(fields) or "").read_text())
     begins = fields.__code__.co_firstlineno
-    functions = [node for node in ast.walk(tree) if isinstance(node, ast.Lambda | ast.FunctionDef)]
+    functions = _functions(inspect.getsourcefile(fields) or "")
     (function,) = [node for node in functions if node.lineno == begins]
     names = [key for node in ast.walk(function) if isinstance(node, ast.Dict) for key in node.keys]
     return tuple(sorted(str(key.value) for key in names if isinstance(key, ast.Constant)))
+
+
+@cache
+def _functions(file: str) -> list[ast.Lambda | ast.FunctionDef]:
+    tree = ast.parse(Path(file).read_text())
+    return [node for node in ast.walk(tree) if isinstance(node, ast.Lambda | ast.FunctionDef)]
 
 
 def unexplained() -> list[str]:
