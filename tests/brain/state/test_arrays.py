@@ -3,14 +3,12 @@
 import pytest
 
 from stoker.brain.domain.array import Spans, parse_array, parse_job_ref
-from stoker.brain.domain.ids import JobId, NodeName
-from stoker.brain.domain.instruction import TaskKey
+from stoker.brain.domain.ids import JobId
 from stoker.brain.domain.job import StopCause
 from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.reason import Reason, ReasonCode, describe
 from stoker.brain.domain.units import NEVER, Instant
-from stoker.brain.state.arrays import member_counts
 from stoker.brain.state.commands import Cancel, Hold, Release, Requeue, SignalJob, Submit
 from stoker.brain.state.events.job import JobSignalled
 from tests.brain.state.story import ANNA, Story, spec
@@ -292,116 +290,6 @@ def test_a_signal_goes_to_what_runs_and_is_refused_for_what_waits() -> None:
     assert story.do(ask) == (JobSignalled(job=member, attempt=1, signal=10),)
     story.tell(Cancel, "1_1")
     assert story.refused(SignalJob(by=ANNA, target=parse_job_ref("1_1"), signal=10)).code == "not_running"
-
-
-def test_forgotten_members_still_count_towards_how_the_array_ended() -> None:
-    story = Story(Policy(ended_jobs_max=2))
-    story.node("n1", 1)
-    array = _array(story, "0-5")
-    for label in ("1_0", "1_1", "1_2", "1_3", "1_4", "1_5"):
-        assert story.decide() == [label]
-        story.end(_run(story, label), exit_code=int(label == "1_1"))
-        story.all_due()
-    facts = story.job(array).reason.facts  # type: ignore[union-attr]  # it has one
-    assert facts == {"succeeded": 5, "failed": 1, "cancelled": 0, "others": 1}
-    assert story.state.find(parse_job_ref("1_0")) is None
-    gone = story.refused(Cancel(by=ANNA, target=parse_job_ref("1_0")))
-    assert (gone.code, gone.message) == ("job_ended", "job 1_0 has already ended: its record is gone")
-
-
-def _forgotten(ends: dict[str, int], **policy: int) -> Story:
-    """An array 1 whose members have ended with these exit codes, and whose record alone is left."""
-    story = Story(Policy(ended_jobs_max=1, **policy))
-    story.node("n1", 1)
-    _array(story, f"0-{len(ends) - 1}", retries_max=1)
-    for label, code in ends.items():
-        while not story.named(label).is_final:
-            assert story.decide() == [label]
-            story.end(_run(story, label), exit_code=code)
-            story.wait(60_000)
-            if not story.named(label).is_final:
-                story.deadlines()
-    story.all_due()
-    assert list(story.state.jobs) == [1]
-    return story
-
-
-def test_a_requeue_of_an_array_runs_the_failed_members_whose_records_are_gone() -> None:
-    """It said that no member had failed, beside a total of two failed ones."""
-    story = _forgotten({"1_0": 0, "1_1": 3, "1_2": 0, "1_3": 4})
-    (key, node), array = (TaskKey(JobId(3), 1, 0), NodeName("n1")), JobId(1)
-    story.tell(Requeue, "1")
-    assert story.job(array).state is JobState.PENDING
-    assert [story.named(label).state for label in ("1_1", "1_3")] == [JobState.PENDING] * 2
-    assert story.decide() == ["1_1"]
-    attempt = story.named("1_1").attempts[-1]
-    assert attempt.number == 3, "agents know tasks by their numbers: those of the record that is gone stay used"
-    story.finish(node, key)
-    assert story.named("1_1").state is JobState.STARTING, "a late report of an earlier attempt ends nothing"
-    story.end(_run(story, "1_1"))
-    assert story.decide() == ["1_3"]
-    story.end(_run(story, "1_3"))
-    story.all_due()
-    ended = story.job(array)
-    assert ended.state is JobState.SUCCEEDED
-    assert ended.reason is not None
-    assert ended.reason.facts["succeeded"] == 4
-    assert story.refused(Requeue(by=ANNA, target=parse_job_ref("1"))).code == "nothing_failed"
-
-
-@pytest.mark.parametrize("named", ["1_1", "1_[0-2]", "3"])
-def test_a_forgotten_member_that_failed_runs_once_more_by_its_name(named: str) -> None:
-    story = _forgotten({"1_0": 0, "1_1": 3, "1_2": 0, "1_3": 4})
-    story.tell(Requeue, named)
-    assert story.decide() == ["1_1"]
-    story.end(_run(story, "1_1"), exit_code=5)
-    story.wait(60_000).deadlines()
-    assert story.decide() == ["1_1"], "its retries are whole again"
-    story.end(_run(story, "1_1"), exit_code=5)
-    story.wait(60_000).all_due()
-    assert list(story.state.jobs) == [1]
-    assert story.job(JobId(1)).as_array[1].pruned_failed == ((1, 1, 1), (3, 3, 1))
-    story.tell(Requeue, named)
-    assert story.decide() == ["1_1"]
-    assert story.named("1_1").attempts[-1].number == 5
-    gone = story.refused(Requeue(by=ANNA, target=parse_job_ref("1_0")))
-    assert (gone.code, gone.message) == ("job_forgotten", "job 1_0 ended so long ago that its record is gone")
-
-
-def test_forgotten_members_that_wait_again_are_bounded_as_others_are() -> None:
-    story = _forgotten({"1_0": 3, "1_1": 3, "1_2": 3}, pending_jobs_max=3)
-    story.submit(spec(hold=True))
-    assert story.refused(Requeue(by=ANNA, target=parse_job_ref("1"))).code == "queue_full"
-    story.tell(Requeue, "1_[0-1]")
-
-
-def test_members_are_counted_by_state_whatever_became_of_their_records() -> None:
-    story = Story(Policy(ended_jobs_max=1))
-    story.node("n1", 4)
-    array = _array(story, "0-9")
-    story.decide()
-    for label, code in (("1_0", 0), ("1_1", 0), ("1_2", 3)):
-        story.end(_run(story, label), exit_code=code)
-    story.tell(Cancel, "1_[8-9]")
-    story.tell(Hold, "1_7")
-    story.tell(Hold, "1_6")
-    story.tell(Cancel, "1_6")
-
-    def counts() -> dict[JobState, int]:
-        return member_counts(story.job(array), story.state.indexes.arrays[array])
-
-    expected = {
-        JobState.STARTING: 1,
-        JobState.PENDING: 2,
-        JobState.HELD: 1,
-        JobState.SUCCEEDED: 2,
-        JobState.FAILED: 1,
-        JobState.CANCELLED: 3,
-    }
-    assert counts() == expected
-    story.wait(1).deadlines()
-    assert story.state.find(parse_job_ref("1_0")) is None, "its record is gone"
-    assert counts() == expected
 
 
 def test_limits_count_members_and_not_arrays() -> None:

@@ -36,19 +36,6 @@ def test_members_that_ended_with_their_array_do_not_wait_and_the_refusal_says_wh
     assert story.job(array).state is JobState.PENDING
 
 
-def test_a_member_whose_record_is_gone_does_not_wait_either() -> None:
-    story = Story(Policy(ended_jobs_max=1))
-    story.node("n1", 2)
-    array = story.submit(spec(array=parse_array("0-3")))
-    for label in story.decide():
-        job = story.named(label).id
-        story.started(job)
-        story.end(job, exit_code=0)
-    story.all_due()
-    assert story.state.find(parse_job_ref(f"{array}_0")) is None
-    assert story.refused(Requeue(by=ANNA, target=parse_job_ref(f"{array}_0"))).code == "job_forgotten"
-
-
 def test_a_member_that_waits_is_said_to_wait() -> None:
     story = Story()
     array = story.submit(spec(array=parse_array("0-3")))

@@ -22,6 +22,7 @@ import msgspec
 
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.brain.domain.ids import JOB_ID_MAX, JobId, parse_job_id
+from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.units import Instant
 
 Span = tuple[int, int, int]
@@ -78,9 +79,26 @@ class Members(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     pruned_cancelled: int = 0
     """Members of `pruned_bad` that were cancelled."""
     pruned_failed: Spans = ()
-    """Members of `pruned_bad` that failed, which may be requeued. Those that an older Stoker pruned aren't named."""
+    """Members of `pruned_bad` that failed, which a requeue of the array runs once more."""
+    pruned_succeeded: Spans = ()
+    """Members of `pruned_ok`. Of neither list those that an older Stoker pruned are in it: nobody knows which they
+    were."""
+    pruned_stopped: Spans = ()
+    """Members of `pruned_cancelled`."""
     pruned_attempts: int = 0
-    """The highest attempt number of any of `pruned_failed`, which those that run once more go on from."""
+    """The highest attempt number of any member in the three lists, which those that run once more go on from."""
+
+    def pruned(self) -> tuple[tuple[JobState, Spans], ...]:
+        """Return the members whose records are gone by how they ended; of those that failed only that is known."""
+        return (
+            (JobState.FAILED, self.pruned_failed),
+            (JobState.SUCCEEDED, self.pruned_succeeded),
+            (JobState.CANCELLED, self.pruned_stopped),
+        )
+
+    def pruned_state(self, index: int) -> JobState | None:
+        """Return how a member ended whose record is gone; None = it has one, never had one, or that isn't known."""
+        return next((state for state, spans in self.pruned() if contains(spans, index)), None)
 
     def cancelled_with(self, index: int) -> CancelledMembers | None:
         """Return the group of members with which this one was cancelled before it was a record; None = it wasn't."""

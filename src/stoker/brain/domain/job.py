@@ -328,12 +328,13 @@ def _member_like(array: Job, index: int) -> Job:
 
 
 def forgotten_member(array: Job, index: int, at: Instant, by: Principal) -> Job:
-    """Return the new record of a member that failed and whose record is gone, for another try that `by` wants."""
+    """Return the new record of a member that ended and whose record is gone, for another try that `by` wants."""
     _, members = array.as_array
-    assert contains(members.pruned_failed, index), f"member {index} has no failed record that is gone: {array.story()}"
+    ended = members.pruned_state(index)
+    assert ended is not None, f"member {index} has no record that is gone: {array.story()}"
     return msgspec.structs.replace(
         _member_like(array, index),
-        state=JobState.FAILED,
+        state=ended,
         reason=Reason(ReasonCode.REQUEUED, {"by": by}),
         not_before=NEVER,
         ended_at=at,

@@ -125,8 +125,12 @@ def _array_faults(state: ClusterState, array: Job) -> Iterator[str]:
     counted += sum(count_of(each.indexes) for each in members.cancelled)
     if counted != spec.count or members.waiting != count_of(members.lazy):
         yield f"{counted} of {spec.count} members are accounted for, {members.waiting} of them waiting"
-    if count_of(members.pruned_failed) > members.pruned_bad - members.pruned_cancelled:
-        yield "more forgotten members are named as failed than were counted"
+    if (
+        count_of(members.pruned_failed) > members.pruned_bad - members.pruned_cancelled
+        or count_of(members.pruned_succeeded) > members.pruned_ok
+        or count_of(members.pruned_stopped) > members.pruned_cancelled
+    ):
+        yield "more forgotten members are named than were counted"
     if spec.running_max and tally.live > spec.running_max:
         yield f"{tally.live} members live, more than {spec.running_max}"
     if array.attempts:

@@ -46,6 +46,8 @@ MADE_MAX: Final = 10_000
 """Members that one command may make records: some tenths of a second, in which other commands wait."""
 ONE_BY_ONE_MAX: Final = 1_000
 """Members that are looked up one by one; for more all records of the array are walked, which costs less."""
+_TYPED_MAX: Final = 60
+"""Characters of an id that a hint repeats."""
 FAILED: Final = (JobState.FAILED, JobState.TIMEOUT, JobState.OUT_OF_MEMORY, JobState.NODE_FAILED)
 
 
@@ -63,11 +65,27 @@ class _OperationTarget(msgspec.Struct, frozen=True, kw_only=True):
     """The job itself, or the members that are records, in order of id."""
 
     def __str__(self) -> str:
-        return f"array {self.ref}" if self.whole else f"job {self.ref}"
+        return f"array {self.ref}" if self.whole else f"job {self.label}"
+
+    @property
+    def label(self) -> str:
+        """The id as people write it, of a member by its array."""
+        return str(self.ref) if self.ref.members or not self.records or self.whole else self.records[0].label
+
+    @property
+    def typed(self) -> str:
+        """The id as it stands behind the words of a command in a hint; empty = too long to be repeated."""
+        label = f"'{self.label}'" if "[" in self.label else self.label
+        return f" {label}" if len(label) <= _TYPED_MAX else ""
+
+    @property
+    def is_one(self) -> bool:
+        """Whether it is one job or member."""
+        return not self.whole and count_of(self.ref.members or ((0, 0, 1),)) == 1
 
     def refuse(self, code: str, message: str, hint: str, **facts: FactValue) -> Refusal:
         """Return a refusal of the command, with the target among its facts."""
-        return refuse(code, message, hint, job_id=str(self.ref), **facts)
+        return refuse(code, message, hint, job_id=self.label, **facts)
 
 
 def admit_operation(state: ClusterState, command: JobOperation) -> Answer:
@@ -116,7 +134,7 @@ def hold(state: ClusterState, target: _OperationTarget) -> Answer:
     """Admit that pending targets are held."""
     if target.whole and target.array:
         if target.array.is_final:
-            return _ended(state, target, "`stoker requeue ID` runs what failed once more")
+            return _ended(state, target)
         own = (JobHeld(job=target.array.id),) if target.array.state is JobState.PENDING else ()
         return (*own, *(JobHeld(job=job.id) for job in target.records if job.state is JobState.PENDING))
     made = target.lazy if _lazy_state(target) is JobState.PENDING else ()
@@ -129,9 +147,9 @@ def hold(state: ClusterState, target: _OperationTarget) -> Answer:
     if events or held:
         return tuple(events)
     if any(job.state in LIVE for job in target.records):
-        hint = "cancel it, or `stoker requeue ID` to stop it and let it wait again"
+        hint = f"`stoker requeue{target.typed}` stops it and lets it wait again; then it can be held"
         return target.refuse("job_live", f"{target} has started, and only what waits can be held", hint)
-    return _ended(state, target, "`stoker requeue ID` runs it once more")
+    return _ended(state, target)
 
 
 def release(target: _OperationTarget) -> Answer:
@@ -148,7 +166,7 @@ def release(target: _OperationTarget) -> Answer:
     waits = target.lazy or any(job.state is JobState.PENDING for job in target.records)
     if events or waits:
         return tuple(events)
-    return target.refuse("not_held", f"{target} isn't held", "`stoker status ID` shows how far it is")
+    return target.refuse("not_held", f"{target} isn't held", _status_hint(target))
 
 
 def requeue(state: ClusterState, target: _OperationTarget) -> Answer:
@@ -163,7 +181,7 @@ def requeue(state: ClusterState, target: _OperationTarget) -> Answer:
             return _never_satisfied(job, never)
         if len(job.attempts) >= state.policy.attempts_max:
             return _tried_enough(job, state.policy.attempts_max)
-    unmade = [*_uncancelled(target), _forgotten(target)]
+    unmade = [*_uncancelled(target), *_forgotten(target)]
     fault = _too_many(target, sum(map(count_of, unmade))) or _tenant_fault(state, target, again, unmade)
     if fault:
         return fault
@@ -195,7 +213,7 @@ def signal(state: ClusterState, target: _OperationTarget, command: SignalJob) ->
         return target.refuse("node_unreachable", f"the signal can't be sent: {', '.join(away)} doesn't answer", hint)
     if reached:
         return tuple(reached)
-    return target.refuse("not_running", f"no process of {target} runs", "`stoker status ID` shows how far it is")
+    return target.refuse("not_running", f"no process of {target} runs", _status_hint(target))
 
 
 def _target(state: ClusterState, ref: JobRef) -> _OperationTarget | Refusal:
@@ -263,10 +281,12 @@ def _uncancelled(target: _OperationTarget) -> list[Spans]:
     return [named] if array.members.cancelled_with(named[0][0]) else []
 
 
-def _forgotten(target: _OperationTarget) -> Spans:
-    # The named members, or all of the array, that failed and whose records are gone.
-    failed = target.array.members.pruned_failed if target.array and target.array.members else ()
-    return failed if target.whole else common(target.ref.members or (), failed)
+def _forgotten(target: _OperationTarget) -> list[Spans]:
+    # Members whose records are gone: of a whole array those that failed, else those that are named, as with records.
+    if target.array is None or target.array.members is None:
+        return []
+    members, named = target.array.members, target.ref.members or ()
+    return [members.pruned_failed] if target.whole else [common(named, ended) for _, ended in members.pruned()]
 
 
 def _tenant_fault(
@@ -303,17 +323,18 @@ def _nothing_again(target: _OperationTarget) -> Refusal:
         if members and members.pruned_bad > members.pruned_cancelled:
             message = f"members of {target} failed so long ago that an older Stoker forgot which"
             return target.refuse("job_forgotten", message, "submit those again that are wanted")
-        hint = "name members, such as `123_4`, to run others once more"
+        spec, _ = array.as_array
+        hint = f"name members, such as `{array.id}_{spec.indexes[0][0]}`, to run others once more"
         return target.refuse("nothing_failed", f"no member of {target} has failed", hint)
     if array and array.members and named and not target.records:
         lazy = common(named, array.members.lazy)
         if lazy and array.is_final:
             return _ended_with_its_array(target, array)
         if not lazy:
-            message = f"{target} ended so long ago that its record is gone"
+            message = f"{target} ended so long ago that an older Stoker forgot how"
             return target.refuse("job_forgotten", message, "submit it again")
     message = f"{target} waits already, or is about to end for another reason"
-    return target.refuse("job_waits", message, "`stoker why ID` says what it waits for")
+    return target.refuse("job_waits", message, f"`stoker why{target.typed}` says what it waits for")
 
 
 def _ended_with_its_array(target: _OperationTarget, array: Job) -> Refusal:
@@ -339,12 +360,22 @@ def _once_more(job: Job) -> Iterator[JobEvent]:
         yield AttemptStopping(job=job.id, attempt=attempt.number, cause=StopCause.REQUEUED)
 
 
-def _ended(state: ClusterState, target: _OperationTarget, hint: str) -> Refusal:
-    if target.whole and target.array:
-        said = "all members"
-    elif count_of(target.ref.members or ()) > 1:
-        said = "all of them"
-    else:  # a member may be no record: it was cancelled before it began, or it is forgotten
-        one = state.find(target.ref)
-        said = one.state.value if one else "its record is gone"
+def _ended(state: ClusterState, target: _OperationTarget, hint: str = "") -> Refusal:
+    # Without a hint of its own: how it may run once more.
+    array = target.array
+    members = array.members if array is not None else None
+    if target.is_one:
+        one, index = state.find(target.ref), target.ref.members[0][0] if target.ref.members else 0
+        how = one.state if one is not None else members.pruned_state(index) if members is not None else None
+        said = how.value if how else "its record is gone"
+    else:
+        said = "all members" if target.whole else "all of them"
+    if not hint:
+        again = requeue(state, target)
+        what = "what failed" if target.whole else "it" if target.is_one else "them"
+        hint = again.hint if isinstance(again, Refusal) else f"`stoker requeue{target.typed}` runs {what} once more"
     return target.refuse("job_ended", f"{target} has already ended: {said}", hint, state=said)
+
+
+def _status_hint(target: _OperationTarget) -> str:
+    return f"`stoker status{target.typed}` shows how far it is"

@@ -117,9 +117,8 @@ def _apply_members(
     member = lazy_member(array, event.index) or forgotten_member(array, event.index, at, by)
     if contains(members.lazy, event.index):
         members = replace(members, lazy=without(members.lazy, event.index), waiting=members.waiting - 1)
-    elif contains(members.pruned_failed, event.index):
-        failed = without(members.pruned_failed, event.index)
-        members = replace(members, pruned_failed=failed, pruned_bad=members.pruned_bad - 1)
+    elif (ended := members.pruned_state(event.index)) is not None:
+        members = _with_record(members, event.index, ended)
     else:
         members = replace(members, cancelled=_not_cancelled(members.cancelled, event.index))
     _settle_conditions(state, member)
@@ -127,6 +126,19 @@ def _apply_members(
     held = JobState.HELD if event.held else JobState.PENDING if member.state is JobState.HELD else member.state
     state.put_job(replace(member, state=held))
     state.put_job(replace(array, members=members))
+
+
+def _with_record(members: Members, index: int, ended: JobState) -> Members:
+    """A member that ended so, and whose record was gone, has one again."""
+    return replace(
+        members,
+        pruned_ok=members.pruned_ok - (ended is JobState.SUCCEEDED),
+        pruned_bad=members.pruned_bad - (ended is not JobState.SUCCEEDED),
+        pruned_cancelled=members.pruned_cancelled - (ended is JobState.CANCELLED),
+        pruned_failed=without(members.pruned_failed, index),
+        pruned_succeeded=without(members.pruned_succeeded, index),
+        pruned_stopped=without(members.pruned_stopped, index),
+    )
 
 
 def _not_cancelled(cancelled: tuple[CancelledMembers, ...], index: int) -> tuple[CancelledMembers, ...]:
@@ -153,15 +165,19 @@ def _prune(state: ClusterState, jobs: tuple[JobId, ...]) -> None:
 
 
 def _without_records(members: Members, pruned: list[Job]) -> Members:
-    ok = sum(job.state is JobState.SUCCEEDED for job in pruned)
-    failed = [job for job in pruned if job.state not in (JobState.SUCCEEDED, JobState.CANCELLED)]
+    by_end: dict[JobState, list[int]] = {JobState.SUCCEEDED: [], JobState.CANCELLED: [], JobState.FAILED: []}
+    for job in pruned:
+        by_end.get(job.state, by_end[JobState.FAILED]).append(job.array_index)
+    ok, cancelled, failed = by_end.values()
     return replace(
         members,
-        pruned_ok=members.pruned_ok + ok,
-        pruned_bad=members.pruned_bad + len(pruned) - ok,
-        pruned_cancelled=members.pruned_cancelled + len(pruned) - ok - len(failed),
-        pruned_failed=joined(members.pruned_failed, (job.array_index for job in failed)),
-        pruned_attempts=max([members.pruned_attempts, *(job.newest_attempt for job in failed)]),
+        pruned_ok=members.pruned_ok + len(ok),
+        pruned_bad=members.pruned_bad + len(cancelled) + len(failed),
+        pruned_cancelled=members.pruned_cancelled + len(cancelled),
+        pruned_failed=joined(members.pruned_failed, failed),
+        pruned_succeeded=joined(members.pruned_succeeded, ok),
+        pruned_stopped=joined(members.pruned_stopped, cancelled),
+        pruned_attempts=max(members.pruned_attempts, *(job.newest_attempt for job in pruned)),
     )
 
 
