@@ -234,6 +234,8 @@ class HistoryBatch(msgspec.Struct, frozen=True, kw_only=True):
     offers: Sequence[CapacityChange] = ()
     audit: Sequence[AuditRow] = ()
     """May reach beyond `mark`; those are then told again."""
+    epoch: Epoch | None = None
+    """Of the control plane that writes, where several reach the store (H6). None = it is the only one."""
 
 
 class History(Protocol):
@@ -245,12 +247,34 @@ class History(Protocol):
            H4  a read sees whole batches only, and neither waits for writes nor holds them up
            H5  a copy is of one moment, whole batches only, and can be opened as a history; neither writes nor reads
                wait for it, and nothing of it is left once it is closed, or after the next `open`
+           H6  where several control planes reach it, a batch is refused with HistoryFailed whose epoch is over, that
+               reaches beyond the log beside it, or not as far as another one did: then nothing of it is there
     """
+
+    shared: bool
+    """Several control planes reach it, of whom the active one records what happened."""
+    writer_slot: int
+    """Number of this control plane among SLOTS, once it is open: those it gives to its rows of the audit trail that
+    stand on no fact are apart from those of the others."""
+    way_out: str
+    """What a person does about one of another cluster."""
 
     async def open(self) -> HistoryMark:
         """May be called again after HistoryFailed. Raises: HistoryTooNew."""
 
+    async def mark(self) -> HistoryMark:
+        """Return how far it reaches now: another control plane may have written since."""
+
     async def record(self, batch: HistoryBatch) -> None: ...
+
+    async def add(self, rows: Sequence[AuditRow]) -> None:
+        """Write rows that stand on no fact, also as a standby; the mark stays where it is."""
+
+    async def adopt(self, mark: HistoryMark) -> HistoryMark | None:
+        """Take in what an earlier store of this control plane's folder has of that cluster, if it reaches no further.
+
+        What is there already is kept. Returns what stands then; None = there is nothing to take in.
+        """
 
     async def rewind(self, mark: HistoryMark) -> HistoryMark:
         """Drop what came after a mark. Answers what stands now: 0 if dropped ends may have replaced others (H2)."""

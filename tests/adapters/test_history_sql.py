@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from stoker.adapters.sqlite import history as history_sql
-from stoker.adapters.sqlite import history_statements as sql
-from stoker.adapters.sqlite.history import HISTORY_NAME, SqliteHistory
+from stoker.adapters.history_sql import statements as sql
+from stoker.adapters.history_sql import tables as history_sql
+from stoker.adapters.history_sql.tables import HISTORY_NAME
+from stoker.adapters.sqlite.history import SqliteHistory
 from stoker.adapters.sqlite.store import HISTORY_STEPS
 from stoker.brain.domain.array import JobRef
 from stoker.brain.domain.audit import AuditQuery

@@ -65,13 +65,19 @@ class MemoryLog:
 class NoHistory:
     """A History that remembers how far it was written, and answers that nothing ended."""
 
-    mark = HistoryMark()
+    shared, writer_slot, way_out = False, 0, ""
+
+    def __init__(self) -> None:
+        self._mark = HistoryMark()
 
     async def open(self) -> HistoryMark:
-        return self.mark
+        return self._mark
 
     async def record(self, batch: HistoryBatch) -> None:
-        self.mark = batch.mark
+        self._mark = batch.mark
+
+    async def adopt(self, mark: HistoryMark) -> None:
+        return None
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401  # each question has its own type
         async def nothing(*_: object, **__: object) -> object:

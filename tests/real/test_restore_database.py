@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from stoker.brain.state.admit.leadership import IDS_SKIPPED
-from tests.real.agent_process import AgentProcess, job, submit, until_state
+from tests.real.agent_process import AgentProcess, job, submit, until, until_state
 from tests.real.backups import backed_up, known_jobs, refused, stoker
 from tests.real.control_process import ControlProcess
 from tests.real.pair_process import Pair
@@ -99,10 +99,10 @@ def test_of_one_that_is_stopped_the_settings_file_names_all_that_is_backed_up(ow
         assert known_jobs(again) == jobs
 
 
-def test_a_log_that_is_not_the_one_of_the_folders_history_is_not_backed_up_and_the_history_stays(
+def test_the_database_that_is_named_is_backed_up_with_its_own_history_and_no_other_one_is_changed(
     own: Server, backup: Path, tmp_path: Path
 ) -> None:
-    """An older copy of its own log, and another cluster's: the history would be put back to it."""
+    """An older copy of its own log, and another cluster's."""
     with Control(tmp_path / "data", own.database("rightful")) as control:
         control.start()
         config = control.write_settings()
@@ -111,16 +111,18 @@ def test_a_log_that_is_not_the_one_of_the_folders_history_is_not_backed_up_and_t
         for _ in range(3):
             assert control.ask("DELETE", f"/api/v1/jobs/{control.submit()}")[0] == 200
         control.stop()
-        history = (tmp_path / "data" / "history.db").read_bytes()
+        cancelled = "SELECT count(*), (SELECT position FROM stoker_history_mark) FROM stoker_history_job"
+        history = own.sql("rightful", cancelled)
+        assert history.startswith("3|")
         for name, kept in (("older", tmp_path / "monday.tar"), ("anothers", backup)):
             (tmp_path / name).mkdir()
             path, _ = settings_in(tmp_path / name, own.database(name))
             assert stoker("restore", kept, "-c", path).returncode == 0
             wrong = {"STOKER__STORE__URL": own.url(name)}
-            done = stoker("backup", tmp_path / "b.tar", "-c", config, env=wrong)
-            assert refused(done, 1) == "store_moved"
-            assert not (tmp_path / "b.tar").exists()
-            assert (tmp_path / "data" / "history.db").read_bytes() == history
+            done = stoker("backup", tmp_path / f"{name}.tar", "-c", config, env=wrong)
+            assert done.returncode == 0, done.stderr
+            assert own.sql("rightful", cancelled) == history
+            assert own.sql(name, "SELECT count(*) FROM stoker_history_job") == "0"
 
 
 def test_a_folder_that_cannot_be_put_in_place_leaves_the_database_empty(
@@ -177,6 +179,38 @@ def test_a_database_where_control_planes_have_only_begun_holds_something_too(
     own.sql("begun", "DELETE FROM stoker_event; DELETE FROM stoker_snapshot; UPDATE stoker_end SET position = 0")
     own.sql("begun", "UPDATE stoker_marker SET version = 1")
     assert refused(stoker("restore", backup, "-c", path, "--force"), 4) == "store_not_empty"
+
+
+def test_a_database_where_only_a_history_is_left_holds_something_too(own: Server, backup: Path, tmp_path: Path) -> None:
+    url = own.database("leftover")
+    path, _ = settings_in(tmp_path, url)
+    own.sql("leftover", "CREATE TABLE stoker_history_mark (cluster_id text, position bigint)")
+    own.sql("leftover", "INSERT INTO stoker_history_mark VALUES ('another', 7)")
+    assert refused(stoker("restore", backup, "-c", path), 4) == "store_not_empty"
+
+
+def test_a_history_moves_with_its_queue_into_a_database_and_back_into_a_folder(own: Server, tmp_path: Path) -> None:
+    """Where an earlier release left it in the folder, it moves at the first start, too."""
+    with ControlProcess(tmp_path / "data") as old:
+        cancelled = submit(old, "true", hold=True)
+        assert old.ask("DELETE", f"/api/v1/jobs/{cancelled}")[0] == 200
+        backed_up(old, tmp_path / "b.tar")
+    with Control(tmp_path / "new", own.database("history")) as new:
+        config = new.write_settings()
+        assert stoker("restore", tmp_path / "b.tar", "-c", config, env={"STOKER__STORE__URL": new.url}).returncode == 0
+        new.start()
+        until(lambda: (tmp_path / "new" / "history.db.moved").exists(), "it has moved")
+        assert own.sql("history", "SELECT id, state FROM stoker_history_job") == f"{cancelled}|cancelled"
+        assert own.sql("history", "SELECT count(*) FROM stoker_history_audit WHERE action = 'cancel'") == "1"
+        later = new.submit()
+        assert new.ask("DELETE", f"/api/v1/jobs/{later}")[0] == 200
+        new.stop()
+        done = stoker("backup", tmp_path / "c.tar", "-c", config, env={"STOKER__STORE__URL": new.url})
+        assert done.returncode == 0, done.stderr
+    assert stoker("restore", tmp_path / "c.tar", "--data-dir", tmp_path / "back").returncode == 0
+    with ControlProcess(tmp_path / "back") as again:
+        status, told = again.ask("GET", "/api/v1/audit?action=cancel")
+        assert (status, [row["job"] for row in told["rows"]]) == (200, [str(later), cancelled])
 
 
 def test_a_database_that_cannot_be_reached_is_named_without_its_password_and_nothing_is_made(

@@ -242,9 +242,8 @@ class PairCluster(Cast):
         parts = control.life.control
         if not await parts.history.flush(parts.committer.durable):
             self.oracle.broken.append(f"H the history of {control.name} can't be written: {parts.history.fault}")
-        faults = list(history_faults(parts.committer.state, control.disk.archive))
-        if self.database is None:
-            faults += untold(control.disk)
+        disk = self.database or control.disk
+        faults = [*history_faults(parts.committer.state, disk.archive), *untold(disk)]
         self.oracle.broken += [f"{fault} by {control.name}" for fault in faults]
         if self.database is None:
             self.oracle.replayed(parts.committer.state, control.disk)

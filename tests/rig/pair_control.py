@@ -164,11 +164,19 @@ class PairControl:
             assert common.database is not None, "there is a shared log"
             return SimSharedLog(common.database, clock, common.entropy, who=self.name, look_back_max=self.look_back_max)
 
+        def history() -> SimHistory:
+            database = common.database
+            if database is None:
+                return SimHistory(lambda: disk.archive, clock)
+            slot = common.names.index(self.name)
+            cut_off = database.cut_off
+            return SimHistory(database.archive, clock, shared_as=slot, cut_off=lambda: self.name in cut_off)
+
         own = OwnLogs(log=own_log, links=links, incoming=lambda: SimIncoming(disk, clock))
         one = OneLog(log=shared_log, uid=lambda: SimLog(disk, clock, common.entropy).uid)
         return TenurePorts(
             logs=own if common.database is None else one,
-            history=lambda: SimHistory(lambda: disk.archive, clock),
+            history=history,
             lease=SimLease(
                 common.place,
                 clock,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from stoker.adapters.sqlite.history_statements import unborn
+from stoker.adapters.history_sql.statements import unborn
 from stoker.brain.domain.audit import OK, AuditQuery, AuditRow
 from stoker.brain.domain.ids import JobId, NodeName, Position
 from stoker.brain.domain.job import Attempt, Job
@@ -39,14 +39,30 @@ class SimArchive:
     fault: str = ""
     """Why it can't be used now."""
     batches: int = 0
+    epoch: int = 0
+    """The newest that has written, where several may."""
 
 
 class SimHistory:
     """The History port on an archive."""
 
-    def __init__(self, archive: SimArchive | Callable[[], SimArchive], clock: Clock, *, took_s: float = 0.002) -> None:
-        """A function is asked for the archive when it is opened: it may be exchanged before."""
-        self._place = archive
+    way_out = "take another archive"
+
+    def __init__(
+        self,
+        archive: SimArchive | Callable[[], SimArchive],
+        clock: Clock,
+        *,
+        took_s: float = 0.002,
+        shared_as: int | None = None,
+        cut_off: Callable[[], bool] = bool,
+    ) -> None:
+        """A function is asked for the archive when it is opened: it may be exchanged before.
+
+        `shared_as`: the slot of this control plane among several with one archive, from which it may be cut off.
+        """
+        self.shared, self.writer_slot = shared_as is not None, shared_as or 0
+        self._place, self._cut_off = archive, cut_off
         self._archive = self._found()
         self._clock, self._took_s = clock, took_s
         self._open = False
@@ -56,8 +72,8 @@ class SimHistory:
 
     async def _reach(self) -> SimArchive:
         await self._clock.sleep(self._took_s)
-        if self._archive.fault or not self._open:
-            raise HistoryFailed(self._archive.fault or "it isn't open")
+        if self._archive.fault or not self._open or self._cut_off():
+            raise HistoryFailed(self._archive.fault or "it isn't open, or can't be reached")
         return self._archive
 
     async def open(self) -> HistoryMark:
@@ -65,8 +81,20 @@ class SimHistory:
         self._open = not self._archive.fault
         return (await self._reach()).mark
 
+    async def mark(self) -> HistoryMark:
+        return (await self._reach()).mark
+
+    async def add(self, rows: Sequence[AuditRow]) -> None:
+        (await self._reach()).audit.update({row.key: row for row in rows})
+
+    async def adopt(self, mark: HistoryMark) -> HistoryMark | None:
+        return None
+
     async def record(self, batch: HistoryBatch) -> None:
         archive = await self._reach()
+        if self.shared and ((batch.epoch or 0) < archive.epoch or batch.mark.position < archive.mark.position):
+            raise HistoryFailed(f"epoch {batch.epoch} is over, or {archive.mark.position} is told already")
+        archive.epoch = max(archive.epoch, batch.epoch or 0)
         archive.batches += 1
         for position, job in batch.jobs:
             archive.jobs[job.id] = (position, job)

@@ -8,18 +8,20 @@ Rules: A1  a command that left facts has one row, made from those
            never came that far because its caller may not give it
        A3  a caller that shows no good token, or asks too often, costs one row a minute, which counts
        A4  what doesn't fit is dropped, counted and told by a row of its own once there is room again
+       A5  rows that stand on no fact are numbered behind those that the history has of the same position, and where
+           several control planes write one trail each numbers within a slot of its own: no row replaces another
 Limits: `rows_max` rows wait, about 15 MiB; a row of A3 for each of `counted_max` callers, then one for all others.
 """
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Final
 
 from msgspec.structs import replace
 
-from stoker.brain.domain.audit import NOBODY, NUMBERS, UNCHANGED, AuditQuery, AuditRow
+from stoker.brain.domain.audit import NOBODY, NUMBERS, SLOTS, UNCHANGED, AuditQuery, AuditRow
 from stoker.brain.domain.errors import Refusal
 from stoker.brain.domain.ids import CONTROL, Position, Principal
 from stoker.brain.domain.units import SECOND_MS, Instant
@@ -27,11 +29,13 @@ from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.codec import Fact
 from stoker.brain.state.commands import Command
 from stoker.control.audit_actions import AuditAction, AuditRowBuilder, denied_row, is_person, unchanged_row
-from stoker.ports import Telemetry
+from stoker.ports import History, Telemetry
 
 ROWS_MAX: Final = 50_000
 COUNTED_MAX: Final = 1_000
 COUNT_MS: Final = 60 * SECOND_MS
+SLOT_NUMBERS: Final = NUMBERS // SLOTS
+"""Rows without a fact that one of several control planes may have under one position."""
 COUNTED: Final = frozenset(
     {"token_missing", "token_unknown", "too_many_wrong_tokens", "rate_limited", "foreign_origin", "foreign_user"}
 )
@@ -54,6 +58,8 @@ class AuditTrail:
     ) -> None:
         self.news = asyncio.Event()
         """There may be rows to write."""
+        self.slot: int | None = None
+        """Of this control plane among several that write one trail (A5). None = it is the only one."""
         self.replaying = True
         """Facts come in slices that may end within a command."""
         self._state = state
@@ -150,7 +156,7 @@ class AuditTrail:
         self.finish_row()
         if self._numbered != self._state.position:
             self._numbered, self._number = self._state.position, 0
-        if self._number + 1 >= NUMBERS:
+        if self._number + 1 >= (NUMBERS if self.slot is None else SLOT_NUMBERS):
             self._drop(1)
             return 0
         self._number += 1
@@ -199,7 +205,33 @@ class AuditTrail:
 
     def next_rows(self, most: int, through: Position) -> list[AuditRow]:
         """Return the oldest rows up to `through`, at most `most`; they stay until they are `written`."""
-        return [row for row in islice(self._rows, most) if row.position <= through]
+        return [self._shown(row) for row in islice(self._rows, most) if row.position <= through]
+
+    def refusals(self, most: int) -> list[AuditRow]:
+        """Return rows that stand on no fact, at most `most`; they stay until they are `added`."""
+        self._settle_counts()
+        return [self._shown(row) for row in islice((row for row in self._rows if row.number), most)]
+
+    def added(self, rows: Sequence[AuditRow]) -> None:
+        """Drop what `refusals` returned: it is written."""
+        keys = {row.key for row in rows}
+        self._rows = deque(row for row in self._rows if not row.number or self._shown(row).key not in keys)
+
+    def told_through(self, position: Position) -> bool:
+        """Return whether a row of facts waits that stands at or before this position."""
+        return any(not row.number and row.position <= position for row in self._rows)
+
+    async def number_on(self, store: History) -> None:
+        """Number behind the rows that the history has of this position (A5). Raises: HistoryFailed."""
+        position, base = self._state.position, (self.slot or 0) * SLOT_NUMBERS
+        last = NUMBERS if self.slot is None else base + SLOT_NUMBERS
+        for row in await store.audit(AuditQuery(), position * NUMBERS + last, 1):
+            if row.position == position and row.number > base:
+                self._numbered, self._number = position, max(self._number, row.number - base)
+
+    def _shown(self, row: AuditRow) -> AuditRow:
+        """Return a row with its number among those of all control planes (A5)."""
+        return replace(row, number=self.slot * SLOT_NUMBERS + row.number) if row.number and self.slot else row
 
     def reach(self, rows: int, through: Position) -> Position:
         """Return up to which position, at most `through`, all is told once the first `rows` rows are written."""
@@ -228,4 +260,4 @@ class AuditTrail:
         """Return the rows of now that match and may not be in the history yet."""
         self.finish_row()
         rows = (*self._rows, *(self._counts[key] for key in self._risen))
-        return (row for row in rows if query.matches(row))
+        return (self._shown(row) for row in rows if query.matches(row))

@@ -10,6 +10,8 @@ Rules: R1  only what is durable is written: the history is never ahead of the lo
        R4  the same after a start whose snapshot is newer than the history
        R5  a history of another cluster is left alone; one that is ahead of a log that was put back is put back too, and
            filled anew: a job that had ended, was requeued and ended anew has lost its earlier end there
+       R6  of several control planes that share one history the active one writes what happened, under its epoch; the
+           others drop what it has written, write their own refusals, and answer reads from the same rows
 Limits: `notes_max` notes wait, about 10 MiB beside what the state holds anyway; for the rest see R3.
 """
 
@@ -17,12 +19,12 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 from itertools import islice
-from typing import Final, NamedTuple
+from typing import Final
 
 from stoker.brain.domain.audit import AuditQuery, AuditRow
 from stoker.brain.domain.errors import StokerError
-from stoker.brain.domain.ids import JOB_ID_MAX, JobId, NodeName, Position
-from stoker.brain.domain.job import Attempt, Job, TaskEnd
+from stoker.brain.domain.ids import JOB_ID_MAX, Epoch, JobId, NodeName, Position
+from stoker.brain.domain.job import Job
 from stoker.brain.domain.units import DAY_MS, Instant
 from stoker.brain.domain.usage import CapacityChange, Holding, held_by
 from stoker.brain.state.cluster import ClusterState
@@ -34,6 +36,7 @@ from stoker.control.audit_trail import AuditTrail
 from stoker.control.committer import Committer
 from stoker.control.control_ports import ControlPorts
 from stoker.control.feed import Entry
+from stoker.control.history_batches import EndedAttempt, EndedJob, Note, batch_of, known_batch
 from stoker.control.settings import HistorySettings
 from stoker.ports import History, HistoryBatch, HistoryFailed, HistoryMark, HistoryTooNew
 
@@ -50,28 +53,14 @@ GATHER_S: Final = 0.25
 RETRY_FIRST_S: Final = 1.0
 RETRY_MAX_S: Final = 60.0
 TRIM_PERIOD_S: Final = 600.0
+LOOK_S: Final = 1.0
+"""How often a standby looks how far the active one has written, while it has notes beyond that (R6)."""
+LOOKS_MAX: Final = 10
+"""Before a standby that is asked for a backup says that the active one doesn't write."""
 _LOOK: Final = 1_000
 
 _NODE_EVENTS: Final = frozenset(NodeEvent.__args__)
 _NOTED: Final = frozenset({TaskEnded, JobRequeued, JobFinished, JobsPruned, *_NODE_EVENTS})
-
-
-class EndedJob(NamedTuple):
-    """A job that ended, as the fact at `position` left it."""
-
-    position: Position
-    job: Job
-
-
-class EndedAttempt(NamedTuple):
-    """An attempt that ended while its job goes on, by the fact at `position`."""
-
-    position: Position
-    job: JobId
-    attempt: Attempt
-
-
-Note = EndedJob | EndedAttempt | Holding | CapacityChange
 
 
 class Recorder:
@@ -106,6 +95,7 @@ class Recorder:
         """What happened after it is noted, or written; before it only the store can know."""
         self._mark = HistoryMark()
         self._met = False
+        self._adopted = False
         self._gap = False
         self._turn = asyncio.Lock()
         self._news = asyncio.Event()
@@ -165,7 +155,7 @@ class Recorder:
                 mark = await self.store.open()
                 if mark.cluster_id in ("", self._state.cluster_id) and mark.position >= self._covered:
                     self._drop_known(mark)
-                    while self._waits_through(self._durable):
+                    while self._writes and self._waits_through(self._durable):
                         await self._write_batch(self._durable)
         except HistoryFailed as fault:
             self._failed(fault)
@@ -181,6 +171,7 @@ class Recorder:
         try:
             async with self._turn:
                 await self._meet()
+                await self.trail.number_on(self.store)
         except HistoryTooNew:
             raise
         except HistoryFailed as fault:
@@ -197,9 +188,11 @@ class Recorder:
 
     async def run(self) -> None:
         """Write what is durable until cancelled, with pauses that grow while the history can't be written."""
+        self._met = self._met and not self.store.shared  # whoever was active before may have written since
+        self._news.set()
         while True:
             await self._news.wait()
-            await self._clock.sleep(GATHER_S if not self.fault else self._retry_s)
+            await self._clock.sleep(self._retry_s if self.fault else GATHER_S if self._writes else LOOK_S)
             self._news.clear()
             if not await self.flush(None):
                 self._retry_s = min(2 * self._retry_s, RETRY_MAX_S)
@@ -217,7 +210,8 @@ class Recorder:
         """Keep the history within its bounds until cancelled."""
         while True:
             await self._clock.sleep(TRIM_PERIOD_S)
-            await self.trim()
+            if self._writes:
+                await self.trim()
 
     async def trim(self) -> None:
         """Drop what is older than the settings keep, and the oldest of more rows than they allow."""
@@ -240,9 +234,10 @@ class Recorder:
         try:
             async with self._turn:
                 await self._meet()
-                through = self._durable if position is None else position
-                while self._gap or self._waits_through(through) or self._mark.position < (position or 0):
-                    await (self._refill() if self._gap else self._write_batch(through))
+                if self._writes:
+                    await self._write(position)
+                else:
+                    await self._look(position)
         except HistoryFailed as fault:
             self._failed(fault)
             return False
@@ -253,6 +248,65 @@ class Recorder:
         self._telemetry.gauge("history_waiting", len(self._notes))
         self._telemetry.gauge("audit_rows_waiting", self.trail.waiting)
         return True
+
+    async def _write(self, position: Position | None) -> None:
+        if not self._adopted:
+            await self._adopt()
+        through = self._durable if position is None else position
+        self._gap = self._gap or self._mark.position < self._covered  # R4
+        while self._gap or self._waits_through(through) or self._mark.position < (position or 0):
+            await (self._refill() if self._gap else self._write_batch(through))
+
+    async def _adopt(self) -> None:
+        """Take in, once, what the store finds from before it was used. Not at the start: it may take minutes."""
+        known = HistoryMark(cluster_id=self._state.cluster_id, position=self._durable)
+        mark = await self.store.adopt(known)
+        if mark is not None:
+            self._telemetry.event("history_adopted", position=mark.position)
+            self._drop_known(mark)
+        self._adopted = True
+
+    async def _look(self, position: Position | None) -> None:
+        """Drop what the active one has written, and write what only we know (R6).
+
+        `position`: what happened up to there is waited for. Raises: HistoryFailed.
+        """
+        while rows := self.trail.refusals(ROWS_MAX):
+            await self.store.add(rows)
+            self.trail.added(rows)
+        for tries in range(LOOKS_MAX):
+            self._drop_known(self._ours(await self.store.mark()))
+            if position is None or not self._is_owed(position):
+                break
+            if tries == LOOKS_MAX - 1:
+                raise HistoryFailed(f"the active control plane has written it up to {self._mark.position} only")
+            await self._clock.sleep(LOOK_S)
+        if position is not None and self._mark.position < position:
+            # What came after the mark is of no interest to the history, which so reaches as far.
+            mark = HistoryMark(cluster_id=self._state.cluster_id, position=position)
+            await self.store.record(HistoryBatch(mark=mark, epoch=self._epoch))
+            self._mark = mark
+        self._covered = max(self._covered, self._mark.position)
+        if self._gap and self._mark.position >= self._state.position:
+            self._gap, self._dropped = False, 0
+        if self._notes:
+            self._news.set()
+
+    def _is_owed(self, position: Position) -> bool:
+        """Is there something up to this position that the active one has yet to write?"""
+        notes = bool(self._notes) and self._notes[0].position <= position
+        return notes or self._gap or self.trail.told_through(position)
+
+    @property
+    def _writes(self) -> bool:
+        """Are we the one that writes what happened (R6)?"""
+        if not self.store.shared:
+            return True
+        return self._committer is not None and self._committer.following is None
+
+    @property
+    def _epoch(self) -> Epoch | None:
+        return self._state.epoch if self.store.shared else None
 
     @property
     def _durable(self) -> Position:
@@ -277,7 +331,7 @@ class Recorder:
         rows = self.trail.next_rows(ROWS_MAX, through)
         reached = self.trail.reach(len(rows), some[-1].position if left else through)
         mark = HistoryMark(cluster_id=self._state.cluster_id, position=reached)
-        await self.store.record(_batch_of(mark, some, rows))
+        await self.store.record(batch_of(mark, some, rows, self._epoch))
         self.trail.written(len(rows))
         self._mark, self._covered = mark, max(self._covered, mark.position)
         if self._gap:
@@ -291,18 +345,26 @@ class Recorder:
         """Find out what the store has, once and after each failure (R5)."""
         if self._met:
             return
-        mark = await self.store.open()
-        if mark.cluster_id not in ("", self._state.cluster_id):
-            raise HistoryFailed(
-                f"the history is that of cluster {mark.cluster_id}, and this one is {self._state.cluster_id}. "
-                "To recover: move history.db away, or restore the data folder as a whole"
-            )
-        if mark.position > self._durable:
+        mark = self._ours(await self.store.open())
+        if self._writes and mark.position > self._durable:
             self._telemetry.warn("history_put_back", ahead=mark.position, position=self._durable)
             mark = await self.store.rewind(HistoryMark(cluster_id=self._state.cluster_id, position=self._durable))
+        self.trail.slot = self.store.writer_slot if self.store.shared else None
         self._drop_known(mark)
         self._pruned = max(self._pruned, await self._newest_forgotten())
         self._pruned_known = True
+        self._met = True
+
+    def _ours(self, mark: HistoryMark) -> HistoryMark:
+        """Refuse the history of another cluster. Raises: HistoryFailed."""
+        ours = self._state.cluster_id
+        follows_from_nothing = self.store.shared and not ours
+        if mark.cluster_id not in ("", ours) and not follows_from_nothing:
+            raise HistoryFailed(
+                f"the history is that of cluster {mark.cluster_id}, and this one is {ours}. "
+                f"To recover: {self.store.way_out}"
+            )
+        return mark
 
     def _drop_known(self, mark: HistoryMark) -> None:
         while self._notes and self._notes[0].position <= mark.position:
@@ -310,8 +372,7 @@ class Recorder:
             if isinstance(note, EndedJob) and self._ended.get(note.job.id) is note.job:
                 del self._ended[note.job.id]
         self.trail.drop_known(mark.position)
-        self._gap = self._gap or mark.position < self._covered
-        self._mark, self._met = mark, True
+        self._mark = mark
 
     async def _newest_forgotten(self) -> JobId:
         """Return the newest job in the store that the state has no longer; 0 = none."""
@@ -338,15 +399,15 @@ class Recorder:
         try:
             if self._committer is not None:
                 await self._committer.settled()  # R1
-            since = self._mark
+            since = HistoryMark(cluster_id=self._state.cluster_id, position=self._mark.position)
             while self.trail.waits_through(position):
                 rows = self.trail.next_rows(ROWS_MAX, position)
-                await self.store.record(HistoryBatch(mark=since, audit=rows))
+                await self.store.record(HistoryBatch(mark=since, audit=rows, epoch=self._epoch))
                 self.trail.written(len(rows))
             for start in range(0, len(jobs), BATCH_MAX):
-                await self.store.record(_known_batch(since, jobs[start : start + BATCH_MAX], position))
+                await self.store.record(known_batch(since, jobs[start : start + BATCH_MAX], position, self._epoch))
             mark = HistoryMark(cluster_id=self._state.cluster_id, position=position)
-            await self.store.record(HistoryBatch(mark=mark, offers=offers))
+            await self.store.record(HistoryBatch(mark=mark, offers=offers, epoch=self._epoch))
         except StokerError as fault:
             self._give_up()
             raise HistoryFailed(f"the event log has failed: {fault}") from fault
@@ -386,40 +447,13 @@ class Recorder:
         return [found[key] for key in sorted(found, reverse=True)[:most]]
 
     def holdings(self) -> tuple[Position, list[Holding]]:
-        """Return the store's mark, and the holdings that ended after it."""
-        return self._mark.position, [note for note in self._notes if isinstance(note, Holding)]
+        """Return how far the store is to be believed, and the holdings that ended after that.
+
+        Where another control plane writes it may be ahead of what we know, and of what we say still runs.
+        """
+        through = min(self._mark.position, self._state.position)
+        return through, [note for note in self._notes if isinstance(note, Holding)]
 
     def offers(self) -> list[CapacityChange]:
         """Return changes of capacity after the store's mark."""
         return [note for note in self._notes if isinstance(note, CapacityChange)]
-
-
-def _batch_of(mark: HistoryMark, notes: Sequence[Note], rows: Sequence[AuditRow]) -> HistoryBatch:
-    return HistoryBatch(
-        mark=mark,
-        audit=rows,
-        jobs=[note for note in notes if isinstance(note, EndedJob)],
-        attempts=[note for note in notes if isinstance(note, EndedAttempt)],
-        holdings=[note for note in notes if isinstance(note, Holding)],
-        offers=[note for note in notes if isinstance(note, CapacityChange)],
-    )
-
-
-def _known_batch(mark: HistoryMark, jobs: Sequence[Job], position: Position) -> HistoryBatch:
-    """The batch of what the records themselves say. When each rank was settled isn't in them; its own end is close."""
-    tries = [(job, attempt) for job in jobs for attempt in job.attempts]
-    return HistoryBatch(
-        mark=mark,
-        jobs=[(position, job) for job in jobs if job.is_final],
-        attempts=[(position, job.id, attempt) for job, attempt in tries if attempt.outcome and not job.is_final],
-        holdings=[
-            held_by(job, attempt.number, task, _settled_at(attempt, task.end), position)
-            for job, attempt in tries
-            for task in attempt.tasks
-            if task.end is not None
-        ],
-    )
-
-
-def _settled_at(attempt: Attempt, end: TaskEnd) -> Instant:
-    return attempt.ended_at if attempt.outcome and len(attempt.tasks) == 1 else end.at

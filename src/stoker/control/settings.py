@@ -76,8 +76,8 @@ class HistorySettings(msgspec.Struct, frozen=True, kw_only=True):
     """Days for which ended jobs, their attempts and their usage stay in reports and lists: a year, so that one budget
     year can be compared with the one before it."""
     rows_max: Annotated[int, Range(1_000, 100_000_000)] = 2_000_000
-    """Ended jobs kept at most, about 1.7 KiB each on the disk of data_dir: 3.3 GiB, or a year of 5,000 jobs a day.
-    Beyond it the oldest go, however young."""
+    """Ended jobs kept at most, about 1.7 KiB each on the disk of data_dir, or in the database: 3.3 GiB, or a year of
+    5,000 jobs a day. Beyond it the oldest go, however young."""
     audit_rows_max: Annotated[int, Range(1_000, 1_000_000_000)] = 5_000_000
     """Rows of the audit trail kept at most, about 140 bytes each: 0.7 GiB, or a year of 13,000 commands a day. Beyond
     it the oldest go, those about jobs first; what was refused or changed nothing has a quarter of them."""

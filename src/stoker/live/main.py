@@ -21,10 +21,9 @@ from stoker.adapters.clock import SystemClock
 from stoker.adapters.data_folder.marks import mark_member, member_in
 from stoker.adapters.data_folder.ownership import hold_folder, unusable
 from stoker.adapters.entropy import SystemEntropy
-from stoker.adapters.log_store import log_at
+from stoker.adapters.log_store import history_at, log_at
 from stoker.adapters.logs import StructuredTelemetry, library_logs
 from stoker.adapters.metrics import Metrics
-from stoker.adapters.sqlite.history import SqliteHistory
 from stoker.api.http.app import create_app
 from stoker.api.http.server import serve_http
 from stoker.api.listen import bind, local_socket
@@ -74,7 +73,7 @@ async def run_control(
             telemetry.event("stopped")
             return
         log = log_at(settings.data_dir, settings.store.url, clock, ports.entropy, telemetry)
-        history = SqliteHistory(settings.data_dir)
+        history = history_at(settings.data_dir, settings.store.url, settings.failover.name)
         try:
             end = await log.open()
             if name := member_in(settings.data_dir):

@@ -78,7 +78,7 @@ class Pair:
         folder, failover, clock = settings.data_dir, settings.failover, ports.clock
         if settings.store.url:
             # Only who asks for it needs the driver.
-            from stoker.adapters.log_store import shared_log_at
+            from stoker.adapters.log_store import history_at, shared_log_at
             from stoker.adapters.postgres.lease import PostgresLease
 
             shared = PostgresLease(settings.store.url, clock, timeout_s=_call_s(settings))
@@ -87,7 +87,11 @@ class Pair:
                 log=lambda: shared_log_at(folder, settings.store.url, clock, ports.entropy, ports.telemetry),
                 uid=lambda: replica_id(folder, ports.entropy),
             )
-            return TenurePorts(logs=one, history=lambda: SqliteHistory(folder), lease=shared)
+            return TenurePorts(
+                logs=one,
+                history=lambda: history_at(folder, settings.store.url, failover.name, shared=True),
+                lease=shared,
+            )
         lease = FileLease(failover.folder, clock, timeout_s=_call_s(settings))
         undo.push_async_callback(lease.close)
         await self._read_secret(lease, stop)

@@ -12,6 +12,7 @@ import psycopg
 from psycopg import AsyncConnection
 
 from stoker.adapters.postgres.connection import OPTIONS, PostgresConnection, number, one, words_of
+from stoker.adapters.postgres.history import NEWEST as HISTORY_NEWEST
 from stoker.adapters.postgres.schema import NEWEST, lacking
 from stoker.brain.domain.errors import StokerError, refusal_error
 
@@ -52,6 +53,11 @@ class DatabaseInspection(NamedTuple):
     """Of the log."""
     cluster_id: str = ""
     """Empty = not known, or none has begun."""
+    history_schema: int = 0
+    """0 = nothing was written to the history yet, or it can't be read."""
+    history_newest: int = HISTORY_NEWEST
+    history_of: str = ""
+    """The cluster of the history; empty = there is none yet."""
 
     @property
     def is_empty(self) -> bool:
@@ -89,7 +95,7 @@ def _unseen(why: str, hint: str) -> StokerError:
 
 async def _seen(db: PostgresConnection) -> DatabaseInspection:
     account, database, fsync, read_only, ours = await one(db, _ABOUT)
-    lacks = tuple(await lacking(db))
+    lacks = tuple(dict.fromkeys((*await lacking(db), *await lacking(db, history=True))))
     seen = DatabaseInspection(
         db.info.server_version, str(account), str(database), bool(fsync), bool(read_only), lacks=lacks
     )
@@ -100,7 +106,16 @@ async def _seen(db: PostgresConnection) -> DatabaseInspection:
         return seen
     (beginning,) = await one(db, _BEGINNING)
     end = await number(db, "SELECT position FROM stoker_end")
-    return seen._replace(end=end, cluster_id=_cluster_of(beginning))
+    return await _history_seen(db, seen._replace(end=end, cluster_id=_cluster_of(beginning)))
+
+
+async def _history_seen(db: PostgresConnection, seen: DatabaseInspection) -> DatabaseInspection:
+    (is_there,) = await one(db, "SELECT to_regclass('stoker_history_mark') IS NOT NULL")
+    if not is_there:
+        return seen
+    (of,) = await one(db, "SELECT coalesce(max(cluster_id), '') FROM stoker_history_mark")
+    schema = await number(db, "SELECT coalesce(max(version), 0) FROM stoker_history_schema")
+    return seen._replace(history_schema=schema, history_of=str(of))
 
 
 def _cluster_of(beginning: object) -> str:

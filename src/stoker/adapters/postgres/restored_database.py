@@ -1,7 +1,8 @@
 """A database filled with the log of a backup, all or nothing.
 
 Rules: B1  what is put there is one transaction, and only into a database that holds nothing: not even the marker of
-           control planes that have worked there. What is there already is never removed, whoever asks for it
+           control planes that have worked there, nor a history. What is there already is never removed, whoever asks
+           for it. The history of the backup stays in the folder, whose control plane moves it here
        B2  it is kept once the block is left without an exception: whatever may fail was done before. Cut off between
            the two, the folder says that its log is in a database that isn't empty, so that nothing begins anew
 """
@@ -13,7 +14,7 @@ from typing import Final
 import psycopg
 
 from stoker.adapters.postgres import log_statements
-from stoker.adapters.postgres.connection import RECONNECT_S, SETTLE, PostgresConnection, PostgresLink
+from stoker.adapters.postgres.connection import RECONNECT_S, SETTLE, PostgresConnection, PostgresLink, number, one
 from stoker.adapters.postgres.schema import migrate
 from stoker.brain.domain.errors import refusal_error
 from stoker.ports import Clock, LogBeginning, LogFailed, Telemetry
@@ -25,6 +26,8 @@ UPDATE stoker_end SET epoch = %s, position = %s
 WHERE position = 0 AND NOT EXISTS (SELECT FROM stoker_event) AND NOT EXISTS (SELECT FROM stoker_snapshot)
 AND EXISTS (SELECT FROM stoker_marker WHERE version = 0)
 """
+_HAS_HISTORY: Final = "SELECT to_regclass('stoker_history_mark') IS NOT NULL"
+_OF_HISTORY: Final = "SELECT count(*) FROM stoker_history_mark"
 
 
 @asynccontextmanager
@@ -53,8 +56,10 @@ async def filled_database(
 async def _begin(db: PostgresConnection, beginning: LogBeginning) -> None:
     """Begin the one transaction that fills an empty database (B1)."""
     base = beginning.base[1]
+    (is_there,) = await one(db, _HAS_HISTORY)
+    has_history = is_there and await number(db, _OF_HISTORY)
     done = await db.execute(_END, beginning.base)
-    if done.rowcount != 1:
+    if has_history or done.rowcount != 1:
         raise refusal_error(
             "store_not_empty",
             "the database of store.url holds something already, and nothing there is ever replaced",

@@ -6,6 +6,7 @@ Rules: S1  steps are numbered files of SQL in one folder; all that are missing a
        S4  an account that may read and not write is told at once which rights it lacks, and not at the first append
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -26,6 +27,21 @@ _RIGHTS: Final = {
     "stoker_snapshot_chunk": "SELECT, INSERT",
     "stoker_marker": "SELECT, UPDATE",
 }
+HISTORY_RIGHTS: Final = {
+    "stoker_history_schema": "SELECT, INSERT",
+    "stoker_history_writer": "SELECT, INSERT",
+    **{
+        f"stoker_history_{table}": "SELECT, INSERT, UPDATE, DELETE"
+        for table in ("job", "job_record", "attempt", "allocation", "capacity", "audit")
+    },
+    "stoker_history_mark": "SELECT, INSERT, UPDATE",
+}
+LACKING: Final = (
+    "SELECT privilege || ' on ' || name FROM unnest(%s::text[], %s::text[]) AS wanted (name, privilege) "
+    "WHERE NOT has_table_privilege(to_regclass(name), privilege)"
+)
+"""S4: such as `UPDATE on stoker_end`, of those in `rights_in`. Of tables that aren't there nothing is lacking."""
+OWN_IT: Final = "let it own its database and the tables in it whose names begin with stoker_"
 
 
 async def migrate(db: PostgresConnection) -> None:
@@ -44,18 +60,22 @@ async def migrate(db: PostgresConnection) -> None:
         raise refusal_error(
             "store_unreachable",
             f"the account of store.url lacks rights in its database: {', '.join(lacks)}",
-            "let it own its database and the tables in it whose names begin with stoker_",
+            OWN_IT,
         )
 
 
-async def lacking(db: PostgresConnection) -> list[str]:
-    """S4: such as `UPDATE on stoker_end`. Raises: psycopg.Error."""
-    wanted = [(table, right) for table, rights in _RIGHTS.items() for right in rights.split(", ")]
+async def lacking(db: PostgresConnection, *, history: bool = False) -> list[str]:
+    """Return the rights that the account lacks (S4). Raises: psycopg.Error."""
+    wanted = rights_in(HISTORY_RIGHTS if history else _RIGHTS)
     cursor = await db.execute(
         "SELECT 'CREATE on schema ' || coalesce(current_schema()::text, 'of search_path') "
-        "WHERE NOT coalesce(has_schema_privilege(current_schema(), 'CREATE'), false) UNION ALL "
-        "SELECT privilege || ' on ' || name FROM unnest(%s::text[], %s::text[]) AS wanted (name, privilege) "
-        "WHERE NOT has_table_privilege(to_regclass(name), privilege)",
-        ([table for table, _ in wanted], [right for _, right in wanted]),
+        f"WHERE NOT coalesce(has_schema_privilege(current_schema(), 'CREATE'), false) UNION ALL {LACKING}",
+        wanted,
     )
     return [str(lack) for (lack,) in await cursor.fetchall()]
+
+
+def rights_in(tables: Mapping[str, str]) -> tuple[list[str], list[str]]:
+    """Return the values of LACKING: a table and a right of it, side by side."""
+    wanted = [(table, right) for table, rights in tables.items() for right in rights.split(", ")]
+    return [table for table, _ in wanted], [right for _, right in wanted]

@@ -16,8 +16,9 @@ from typing import BinaryIO, Final, TypeVar
 from stoker.adapters.atomic_file import make_private, sync
 from stoker.adapters.data_folder.folder_swap import INCOMING_NAME, is_swapping
 from stoker.adapters.data_folder.marks import mark_elsewhere
+from stoker.adapters.history_sql.tables import HISTORY_NAME
 from stoker.adapters.sqlite.files import SnapshotFiles
-from stoker.adapters.sqlite.history import HISTORY_NAME, SqliteHistory
+from stoker.adapters.sqlite.history import SqliteHistory
 from stoker.adapters.sqlite.journal import begin_behind
 from stoker.brain.domain.errors import refusal_error
 from stoker.ports import HistoryFailed, HistoryMark, LogBeginning, LogFailed

@@ -15,11 +15,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from stoker.adapters.history_sql.statements import STEPS
 from stoker.adapters.log_policy import steps_in, too_new
 from stoker.brain.domain.errors import Refusal, StokerError
 
 LOG_STEPS: Final = Path(__file__).parent / "migrations"
-HISTORY_STEPS: Final = LOG_STEPS / "history"
+HISTORY_STEPS: Final = STEPS
 _SHARED: Final = "unix"
 _ALONE: Final = "unix-excl"
 """O2. SQLite's own: locks held for as long as it is open, and the index of the WAL in memory."""

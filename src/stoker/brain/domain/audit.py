@@ -26,6 +26,8 @@ NOBODY: Final = Principal("nobody")
 """The principal of a caller without a valid token."""
 NUMBERS: Final = 1 << 24
 """Commands without an event that can be told apart under one position of the log."""
+SLOTS: Final = 64
+"""Control planes among whom those numbers are divided where they write one trail."""
 MEMBERS_TEXT_MAX: Final = 400
 """Of members that need a longer text only the first and the last are kept: a query about one member reads every such
 text."""

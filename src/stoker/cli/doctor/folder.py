@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stoker.adapters.data_folder.folder_swap import LOCK_NAME
 from stoker.adapters.data_folder.marks import ELSEWHERE_NAME, STORE_NAME, was_begun_elsewhere
-from stoker.adapters.sqlite.history import HISTORY_NAME, cluster_in
+from stoker.adapters.history_sql.tables import HISTORY_NAME
+from stoker.adapters.sqlite.history import cluster_in
 from stoker.adapters.sqlite.store import HISTORY_STEPS, LOG_STEPS, newer_schema
 from stoker.brain.domain.errors import StokerError
 from stoker.cli.clock import mono_s
@@ -314,6 +315,14 @@ def _of_content(seen: "DatabaseInspection", folder: Path) -> Iterator[CheckResul
     elif seen.cluster_id and (known := cluster_in(folder)) not in ("", seen.cluster_id):
         fix = f"name the database of that cluster; or move {folder / HISTORY_NAME} away, if its history may go"
         yield wrong(f"{seen.database} holds cluster {seen.cluster_id}, and {folder} the history of {known}", fix)
+    if seen.history_schema > seen.history_newest:
+        words = f"has schema {seen.history_schema}; this Stoker knows schemas up to {seen.history_newest}"
+        yield wrong(
+            f"the history in {seen.database} {words}", "start the version of Stoker that wrote it, or a newer one"
+        )
+    elif seen.history_of and seen.cluster_id and seen.history_of != seen.cluster_id:
+        fix = "drop the tables whose names begin with stoker_history_, if that history may go"
+        yield wrong(f"{seen.database} holds cluster {seen.cluster_id}, and the history of {seen.history_of}", fix)
 
 
 def _named(seen: "DatabaseInspection") -> str:

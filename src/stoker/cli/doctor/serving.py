@@ -352,7 +352,9 @@ def snapshot(meters: Meters) -> Iterator[CheckResult]:
 def history(meters: Meters) -> Iterator[CheckResult]:
     ok, waiting = meters.value("stoker_history_ok"), meters.value("stoker_history_waiting")
     if ok == 0:
-        fix = "see `history_failed` in the control plane's log: most often the disk of data_dir is full"
+        fix = (
+            "see `history_failed` in the control plane's log: most often the disk of data_dir, or the database, is full"
+        )
         yield doubtful(f"what ended can't be written to the history; {waiting or 0:.0f} notes wait", fix)
     else:
         yield fine("what ended is in the history" if ok else "nothing was written to the history yet")

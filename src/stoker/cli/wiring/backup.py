@@ -16,20 +16,22 @@ from pathlib import Path
 from typing import BinaryIO, Final
 
 from stoker.adapters.atomic_file import replaced
-from stoker.adapters.sqlite.history import SqliteHistory
+from stoker.adapters.log_store import history_at
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.cli.wiring.token_store import as_owner, log_of_stopped, must_have_its_log, must_have_store, once_free
 from stoker.control.backup import Backups
 from stoker.live.control_plane import recover_control
 from stoker.live.main import as_refusals
 from stoker.live.settings.control import ControlSettings
-from stoker.ports import HistoryMark
+from stoker.ports import History, HistoryMark
 from stoker.wire.backup import BackupHead, ByteSource, read_backup
 from stoker.wire.client.transport import SocketTransport, Transport
 from stoker.wire.endpoints import API_PREFIX
 from stoker.wire.local_socket import SOCKET_NAME, is_served
 
 TARGET: Final = f"{API_PREFIX}/backup"
+STOPPED: Final = "stopped"
+"""What a control plane that doesn't run is called among those that write to its history."""
 
 
 @contextmanager
@@ -105,9 +107,9 @@ def _of_stopped(folder: Path, out: BinaryIO, store_url: str) -> BackupHead:
 
 async def _taken(folder: Path, out: BinaryIO, store_url: str) -> BackupHead:
     async with log_of_stopped(folder, store_url) as (log, ports), AsyncExitStack() as opened:
-        history = SqliteHistory(folder)
+        history = history_at(folder, store_url, STOPPED)
         opened.push_async_callback(history.close)
-        end, met = await log.open(), await _mark_in(folder)
+        end, met = await log.open(), await _mark_in(history_at(folder, store_url, STOPPED))
         if met.position > end:
             raise _another_log(folder)
         control = await recover_control(ControlSettings(data_dir=folder), log, history, ports)
@@ -120,9 +122,8 @@ async def _taken(folder: Path, out: BinaryIO, store_url: str) -> BackupHead:
         return backup.head
 
 
-async def _mark_in(folder: Path) -> HistoryMark:
+async def _mark_in(history: History) -> HistoryMark:
     """How far the history goes that lies there. Raises: HistoryFailed."""
-    history = SqliteHistory(folder)
     try:
         return await history.open()
     finally:

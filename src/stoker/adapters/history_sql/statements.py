@@ -1,13 +1,19 @@
 """SQL statements for the history of jobs and usage, and for the audit trail.
 
-Only what SQLite and PostgreSQL both understand; of PostgreSQL's the mark for a parameter differs (`%s` for `?`). No
-statement is built from anything that came from outside: texts are parameters.
+Only what SQLite and PostgreSQL both understand: `for_postgres` changes the mark for a parameter (`%s` for `?`) and the
+names of tables, and of the schema's text two words. No statement is built from anything that came from outside: texts
+are parameters.
 
 Keys of the audit trail ascend with time, so a span of time is a span of keys, which its two ends are looked up for.
+Where several control planes write, one that lags keys its refusals by an older position: so the span of keys is taken
+LAG_MS wider, and the time asked for as well.
 """
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
 from operator import attrgetter
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -17,7 +23,7 @@ from stoker.brain.domain.audit import NUMBERS, OK, REFUSED, UNCHANGED, AuditQuer
 from stoker.brain.domain.ids import JobId, Position
 from stoker.brain.domain.job import Attempt, Job
 from stoker.brain.domain.job_filter import JobFilter
-from stoker.brain.domain.units import NEVER, Instant
+from stoker.brain.domain.units import MINUTE_MS, NEVER, Instant
 from stoker.brain.domain.usage import Holding, UsageBy, UsageQuery
 from stoker.ports import HistoryBatch
 
@@ -26,8 +32,11 @@ Row = tuple[Value, ...]
 Test = tuple[str, Sequence[Value]]
 """A condition, and its parameters."""
 
+STEPS: Final = Path(__file__).parent / "migrations"
 VALUES_MAX: Final = 500
 """Values of one `IN (...)`; more are asked for in turns."""
+LAG_MS: Final = 10 * MINUTE_MS
+"""By how much a control plane may lag that keys refusals."""
 
 MARK: Final = (
     "INSERT INTO mark (one, cluster_id, position) VALUES (1, ?, ?) "
@@ -108,33 +117,75 @@ _record: Final = msgspec.json.Encoder()
 _job: Final = msgspec.json.Decoder(Job)
 
 
-def _upsert(table: str, key: str, others: str) -> str:
-    """Return the statement that puts a row, of which `key` names the columns of the key."""
-    columns = (*key.split(), *others.split())
-    marks = ", ".join("?" * len(columns))
-    changes = ", ".join(f"{name} = excluded.{name}" for name in others.split())
-    return (
-        f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks}) "
-        f"ON CONFLICT ({', '.join(key.split())}) DO UPDATE SET {changes}"
-    )
+TABLES: Final = {
+    "job": (
+        "id",
+        "array_id is_array unborn state tenant account job_class name submitted_ms ended_ms position",
+    ),
+    "job_record": ("id", "record"),
+    "attempt": ("job number", "outcome exit_code placed_ms started_ms ended_ms tasks gpus position"),
+    "allocation": (
+        "job attempt task_rank",
+        "array_id tenant account node gpu_uuids gpus cpus from_ms to_ms position",
+    ),
+    "capacity": ("node at_ms", "gpus position"),
+    "audit": ("id", _AUDIT_COLUMNS.removeprefix("id ")),
+}
+"""Columns of the key, and the others, of each table but the mark."""
 
 
-_PUT_JOB: Final = _upsert(
-    "job",
-    "id",
-    "array_id is_array unborn state tenant account job_class name submitted_ms ended_ms position",
+def columns_of(table: str) -> tuple[str, ...]:
+    key, others = TABLES[table]
+    return (*key.split(), *others.split())
+
+
+def insert(table: str) -> str:
+    """Return the statement that puts a row, unless there is one of its key."""
+    columns = columns_of(table)
+    marks, key = ", ".join("?" * len(columns)), ", ".join(TABLES[table][0].split())
+    return f"INSERT INTO {table} ({', '.join(columns)}) VALUES ({marks}) ON CONFLICT ({key}) DO NOTHING"
+
+
+def select_all(table: str) -> str:
+    return f"SELECT {', '.join(columns_of(table))} FROM {table}"
+
+
+def _upsert(table: str) -> str:
+    """Return the statement that puts a row in place of the one of its key."""
+    changes = ", ".join(f"{name} = excluded.{name}" for name in TABLES[table][1].split())
+    return insert(table).removesuffix("NOTHING") + f"UPDATE SET {changes}"
+
+
+_PUT_JOB: Final = _upsert("job")
+_PUT_RECORD: Final = _upsert("job_record")
+_PUT_ATTEMPT: Final = _upsert("attempt")
+_PUT_HOLDING: Final = _upsert("allocation")
+_PUT_OFFER: Final = _upsert("capacity")
+PUT_AUDIT: Final = _upsert("audit")
+
+_NAMED: Final = re.compile(rf"\b(FROM|INTO|JOIN) ({'|'.join((*TABLES, 'mark'))})\b( AS)?")
+_OF_STEP: Final = (
+    (re.compile(r"^PRAGMA .*$", re.MULTILINE), ""),
+    (re.compile(r"\bINTEGER\b"), "bigint"),
+    # Texts are compared as the brain does, byte by byte, whatever the database's language.
+    (re.compile(r"\bTEXT\b"), 'text COLLATE "C"'),
+    (re.compile(r"\bBLOB\b"), "bytea"),
+    (re.compile(r"\b(CREATE TABLE|CREATE INDEX|ON) (\w+)"), r"\1 stoker_history_\2"),
 )
-_PUT_RECORD: Final = _upsert("job_record", "id", "record")
-_PUT_ATTEMPT: Final = _upsert(
-    "attempt", "job number", "outcome exit_code placed_ms started_ms ended_ms tasks gpus position"
-)
-_PUT_HOLDING: Final = _upsert(
-    "allocation",
-    "job attempt task_rank",
-    "array_id tenant account node gpu_uuids gpus cpus from_ms to_ms position",
-)
-_PUT_OFFER: Final = _upsert("capacity", "node at_ms", "gpus position")
-_PUT_AUDIT: Final = _upsert("audit", "id", _AUDIT_COLUMNS.removeprefix("id "))
+
+
+@lru_cache(maxsize=1_000)
+def for_postgres(statement: str) -> str:
+    """Return a statement as PostgreSQL takes it, where the tables have longer names."""
+    named = _NAMED.sub(lambda found: f"{found[1]} stoker_history_{found[2]}{found[3] or f' AS {found[2]}'}", statement)
+    return named.replace("?", "%s")
+
+
+def step_for_postgres(step: str) -> str:
+    """Return a step of the schema as PostgreSQL takes it."""
+    for pattern, instead in _OF_STEP:
+        step = pattern.sub(instead, step)
+    return step
 
 
 def upserts(batch: HistoryBatch) -> Iterator[tuple[str, list[Row]]]:
@@ -146,7 +197,15 @@ def upserts(batch: HistoryBatch) -> Iterator[tuple[str, list[Row]]]:
     yield _PUT_ATTEMPT, [_attempt_row(at, job, attempt) for at, job, attempt in (*batch.attempts, *ended)]
     yield _PUT_HOLDING, [_holding_row(holding) for holding in batch.holdings]
     yield _PUT_OFFER, [(offer.node, offer.at, offer.gpus, offer.position) for offer in batch.offers]
-    yield _PUT_AUDIT, [_audit_values(row) for row in batch.audit]
+    yield PUT_AUDIT, audit_values(batch.audit)
+
+
+def audit_values(rows: Iterable[AuditRow]) -> list[Row]:
+    return [_audit_values(row) for row in rows]
+
+
+def first_key_after(position: Position) -> int:
+    return (position + 1) * NUMBERS
 
 
 def _job_row(position: Position, job: Job) -> Row:
@@ -232,7 +291,7 @@ def sums_of(query: UsageQuery, most: int, keys: Sequence[str] | None) -> tuple[s
     clip = _clip(query.since, query.until)
     per_job = (
         f"SELECT {key} AS charged, sum(gpus * {_HELD_MS}) AS gpu_ms, sum(cpus * {_HELD_MS}) AS cpu_ms "
-        f"FROM allocation WHERE {where} GROUP BY {key}, job"
+        f"FROM allocation WHERE {where} GROUP BY charged, job"
     )
     sql = (
         f"SELECT charged, count(*), sum(gpu_ms), sum(cpu_ms) FROM ({per_job}) AS per_job "
@@ -287,9 +346,9 @@ def audit_rows_of(query: AuditQuery, below: int, most: int) -> tuple[str, list[V
 
 def _audit_tests(query: AuditQuery) -> Iterator[Test]:
     if query.since != NEVER:
-        yield f"id >= {_FIRST_AT}", (query.since,)
+        yield f"id >= {_FIRST_AT} AND at_ms >= ?", (query.since - LAG_MS, query.since)
     if query.until != NEVER:
-        yield f"id < {_FIRST_AT}", (query.until,)
+        yield f"id < {_FIRST_AT} AND at_ms < ?", (query.until + LAG_MS, query.until)
     for column, wanted in (("principal", query.by), ("action", query.action), ("tenant", query.tenant)):
         if wanted:
             yield f"{column} = ?", (wanted,)
