@@ -2,8 +2,12 @@
 
 import json
 import logging
+import os
+import subprocess
 import sys
+from contextlib import suppress
 from io import BytesIO
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -88,6 +92,24 @@ def test_t3_a_reader_that_went_away_does_not_stop_the_process() -> None:
     telemetry.event("one")
     telemetry.event("two")
     assert b"stoker_log_output_broken_total 1.0" in metrics.render()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small disk")
+def test_t5_a_log_on_a_disk_that_was_full_goes_on_once_there_is_space(tmp_path: Path) -> None:
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k", "none", str(tmp_path)], check=True)
+    try:
+        with (tmp_path / "log").open("ab") as stream, suppress(OSError):
+            telemetry = StructuredTelemetry(FixedClock(), stream=stream)
+            telemetry.event("before")
+            (tmp_path / "much").write_bytes(bytes(60 << 10))
+            for number in range(1_000):
+                telemetry.event("full", number=number)
+            (tmp_path / "much").unlink()
+            telemetry.event("after")
+        lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+        assert (lines[0]["event"], lines[-1]["event"]) == ("before", "after"), "and every line is whole"
+    finally:
+        subprocess.run(["umount", "-l", str(tmp_path)], check=True)
 
 
 def test_a_level_keeps_lower_lines_out() -> None:

@@ -103,7 +103,7 @@ async def test_a_node_without_a_runner_says_why_once_and_serves_again_with_the_n
         node.runner.can_start = False
         node.runner.die()
         await asyncio.sleep(600)
-        assert _told(node) == ["", "it has no runner: twin: no runner can be started"]
+        assert _told(node) == ["", "it has no runner that works: twin: no runner can be started"]
         assert node.control.session.broken.is_set()
         assert node.control.session.reports == [], "nothing is said of tasks that nobody looks after"
         node.runner.can_start = True

@@ -4,7 +4,7 @@ import os
 import shutil
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -125,9 +125,9 @@ def test_a_runner_that_is_killed_while_the_disk_is_full_is_followed_by_one_that_
         (data / "journal").rename(data / "aside")  # not there, and no space for another
         fill(data / "much")
         os.kill(agent.runner_pid, signal.SIGKILL)
-        until(lambda: "it has no runner" in node_state(control)[1], "it is said")
+        until(lambda: "it has no runner that works" in node_state(control)[1], "it is said")
         assert "No space left on device" in node_state(control)[1]
-        assert "can neither start nor end tasks: it has no runner" in reason(control, lost)
+        assert "can neither start nor end tasks: it has no runner that works" in reason(control, lost)
         (data / "aside").rename(data / "journal")
         (data / "much").unlink()
         go.touch()
@@ -138,3 +138,66 @@ def test_a_runner_that_is_killed_while_the_disk_is_full_is_followed_by_one_that_
             "exited",
         ]
         assert node_state(control) == ("ready", "")
+
+
+@pytest.mark.heavy
+def test_an_agent_that_begins_over_a_stopped_runner_says_so_and_goes_on_with_it(
+    control: ControlProcess, tmp_path: Path
+) -> None:
+    with AgentProcess(tmp_path / "node-1", control) as agent:
+        running = submit(control, "sleep 300")
+        until_state(control, running, "running")
+        runner = agent.runner_pid
+        os.kill(runner, signal.SIGSTOP)
+        try:
+            agent.kill()
+            agent.start()
+            words = "it has no runner that works: it hasn't answered for 15 s"
+            until(lambda: node_state(control)[1].startswith(words), "it is said", within_s=60)
+            assert words in reason(control, running)
+        finally:
+            os.kill(runner, signal.SIGCONT)
+        until(lambda: node_state(control) == ("ready", ""), "it works again", within_s=60)
+        assert job(control, running)["state"] == "running"
+
+
+@contextmanager
+def failing_disk(image: Path, folder: Path) -> Iterator[Callable[[], object]]:
+    """A disk that the kernel makes read-only, as it does after a fault, once that is called."""
+    folder.mkdir(parents=True)
+    with image.open("wb") as file:
+        file.truncate(64 << 20)
+    for words in (("mkfs.ext4", "-q", str(image)), ("mount", "-o", "loop,errors=remount-ro", str(image), str(folder))):
+        if not MOUNTS or not shutil.which(words[0]) or subprocess.run(words, capture_output=True).returncode:
+            pytest.skip("NOT PROVED HERE: no file system can be mounted from a file")
+    device = subprocess.run(("findmnt", "-no", "SOURCE", str(folder)), capture_output=True, text=True).stdout.strip()
+    trigger = Path("/sys/fs/ext4", Path(device).name, "trigger_fs_error")
+    try:
+        yield lambda: trigger.write_text("a test") if trigger.exists() else pytest.skip("NOT PROVED HERE: no trigger")
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.mark.heavy
+def test_a_node_whose_disk_the_kernel_has_made_read_only_says_so_starts_nothing_and_loses_no_end(
+    control: ControlProcess, tmp_path: Path
+) -> None:
+    go, data = tmp_path / "go", tmp_path / "node-1" / "data"
+    with failing_disk(tmp_path / "image", data) as fail, AgentProcess(tmp_path / "node-1", control) as agent:
+        ends = submit(control, WAIT.format(file=go) + "exit 3")
+        until_state(control, ends, "running")
+        fail()
+        later = submit(control, "true")
+        until(lambda: node_state(control)[0] == "faulty", "the first write tells")
+        assert "Read-only file system" in node_state(control)[1]
+        until(lambda: "1 faulty" in reason(control, later), "it waits for a node that works")
+        told = job(control, later)
+        assert {task["cause"] for attempt in told["attempts"] for task in attempt["tasks"]} <= {"never_started"}
+        assert told["requeues_used"] == 0
+        go.touch()
+        control.kill()
+        control.start()  # a new epoch, which the agent can't keep
+        until(lambda: "epoch_not_kept" in agent.output(), "it says why it doesn't obey")
+        os.kill(agent.runner_pid, signal.SIGKILL)
+        until(lambda: "it has no runner that works" in node_state(control)[1], "it is said")
+        assert job(control, ends)["state"] == "running", "nobody has proved its end"

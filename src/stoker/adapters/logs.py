@@ -4,10 +4,12 @@ Rules: T1  one call, one line: control characters are escaped, so nothing from o
        T2  a field is cut at FIELD_CHARS_MAX and a line can't fail for what a field holds
        T3  a broken output (the reader of a pipe went away) is noted once in a metric and never stops the process
        T4  what a library says again and again is written once in REPEAT_S, with how often it was said since
+       T5  while its disk is full lines are lost; once there is space again, lines are written again
 Shapes: json: {"at":"2026-11-28T02:11:00.123Z","level":"info","event":"task_submitted","task_id":"1"}
         text: 2026-11-28T02:11:00.123Z info task_submitted task_id=1
 """
 
+import errno
 import logging
 import re
 import sys
@@ -24,6 +26,8 @@ from stoker.ports import Clock
 
 if TYPE_CHECKING:  # the agent has no metrics of its own and needn't load the library
     from stoker.adapters.metrics import Metrics
+
+_FULL: Final = (errno.ENOSPC, errno.EDQUOT)
 
 Level = Literal["debug", "info", "warning", "error"]
 Format = Literal["json", "text"]
@@ -85,8 +89,8 @@ class StructuredTelemetry:
         try:
             self._stream.write(line)
             self._stream.flush()
-        except (OSError, ValueError):  # ValueError: the stream was closed
-            self._broken = True
+        except (OSError, ValueError) as fault:  # ValueError: the stream was closed
+            self._broken = not isinstance(fault, OSError) or fault.errno not in _FULL
             self.count("log_output_broken")
 
 

@@ -138,7 +138,7 @@ class Daemon:
                 await self._ports.runner.connect()
             except OSError as error:
                 self._ports.telemetry.warn("runner_unavailable", error=str(error))
-                self._take_fault(f"it has no runner: {error}", keeps_leases=self.node.keeps_leases)
+                self._take_fault(f"it has no runner that works: {error}", keeps_leases=self.node.keeps_leases)
                 await self._ports.clock.sleep(self._runner_backoff.next_s())
                 continue
             async with aclosing(self._ports.runner.reports()) as reports:

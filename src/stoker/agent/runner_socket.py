@@ -234,6 +234,8 @@ class RunnerSocket:
         try:
             async with asyncio.timeout(CONNECT_S_MAX):
                 greeting = await reader.read(_READ_BYTES)
+        except TimeoutError:
+            raise OSError(f"it hasn't answered for {CONNECT_S_MAX:.0f} s: it is stopped, or its disk hangs") from None
         finally:
             if not greeting:
                 writer.close()

@@ -287,10 +287,14 @@ def test_a_job_on_a_silent_node_tells_the_last_fault_that_the_node_has_told() ->
     moves, waits = story.submit(), story.submit(spec(lost_after_ms=0))
     for gpu, job in enumerate((moves, waits)):
         story.run(job, ("n1", gpu))
-    story.register("n1", replace(story.state.nodes[N1].inventory, fault="it has no runner: Read-only file system"))
+    story.register(
+        "n1", replace(story.state.nodes[N1].inventory, fault="it has no runner that works: Read-only file system")
+    )
     story.do(NodeSilent(by=CONTROL, node=N1))
     for job in (moves, waits):
-        assert said_of(story, job).endswith("; what its agent said last: it has no runner: Read-only file system")
+        assert said_of(story, job).endswith(
+            "; what its agent said last: it has no runner that works: Read-only file system"
+        )
 
 
 def test_silence_counts_from_when_a_node_was_last_heard_of() -> None:
