@@ -7,6 +7,7 @@ import pty
 import re
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,30 @@ def test_submit_with_json_prints_the_job(say: Say) -> None:
 def test_submit_and_wait_with_json_prints_the_job_as_it_ended(say: Say) -> None:
     done = say("submit", "--json", "--wait", "--", "exit 5 ")
     assert (done.exit_code, json.loads(done.stdout)["state"]) == (5, "failed")
+
+
+def test_bytes_of_another_locale_reach_the_job_as_they_were_typed(up: UpProcess, say: Say, tmp_path: Path) -> None:
+    """Argument, name and value of a variable, working directory and output file, with all bytes but NUL and `/`."""
+    odd = bytes(number for number in range(1, 256) if number not in b"/=%")
+    folder = os.fsencode(tmp_path) + b"/\xe9 \xc3\xa9"
+    os.mkdir(folder)
+    shown = b'printf "%s|%s|" "$1" "$(printenv "V\xff")"; pwd | tr -d "\\n"'
+    words = ["submit", "--wait", "--export", "NONE", "--name", "€", "--output", b"out \xfc %x", "--workdir", folder]
+    command = [*words, "--env", b"V\xff=" + odd, "--", "bash", "-c", shown, "bash", odd]
+    done = subprocess.run(
+        [sys.executable, "-m", "stoker", *command],
+        env={**os.environ, "STOKER_SERVER": up.url, "LC_ALL": "C"},
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    (out,) = os.listdir(folder)
+    assert out == b"out \xfc ?", "Latin-1 has no letter for the name"
+    with open(folder + b"/" + out, "rb") as file:
+        assert file.read() == odd + b"|" + odd + b"|" + folder
+    job = json.loads(say("status", "--json", done.stdout.decode().strip()).stdout)
+    assert (job["encoding"], job["workdir"]) == ("latin-1", folder.decode("latin-1"))
 
 
 def test_a_refused_submit_prints_no_id_and_says_why_with_a_hint(say: Say) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from stoker.brain.domain.gpu import Gpu
 from stoker.brain.domain.ids import Epoch, GpuUuid, JobId, NodeName
 from stoker.brain.domain.instruction import SIGNAL_MAX, Instruction, Signal, Start, Stop, TaskKey
-from stoker.brain.domain.job import EndCause, StopCause, TaskEnd
+from stoker.brain.domain.job import EndCause, StopCause, TaskEnd, TextEncoding
 from stoker.brain.domain.node import NODE_NAME, Inventory
 from stoker.brain.domain.report import (
     Beat,
@@ -95,6 +95,7 @@ instructions: st.SearchStrategy[Instruction] = st.one_of(
         error=text,
         append=st.booleans(),
         lease_ms=big,
+        encoding=st.sampled_from(TextEncoding),
     ),
     st.builds(Stop, key=keys, epoch=epoch, grace_ms=big, cause=st.none() | st.sampled_from(StopCause)),
     st.builds(Signal, key=keys, epoch=epoch, signal=st.integers(1, SIGNAL_MAX)),
@@ -219,7 +220,7 @@ def test_every_field_of_every_noun_is_on_the_wire() -> None:
         TaskInventory: 3,
         Started: 3,
         Beat: 3,
-        Start: 14,
+        Start: 15,
         Stop: 4,
         Signal: 3,
         TaskEnd: 7,

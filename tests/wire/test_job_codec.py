@@ -5,7 +5,7 @@ import pytest
 
 from stoker.brain.domain.demand import JobClass
 from stoker.brain.domain.errors import StokerError
-from stoker.brain.domain.job import EndCause, StopCause, Visible
+from stoker.brain.domain.job import EndCause, StopCause, TextEncoding, Visible
 from stoker.brain.domain.lifecycle import JobState, Outcome
 from stoker.brain.domain.reason import ReasonCode
 from stoker.wire.gen import job_pb2 as pb
@@ -101,6 +101,7 @@ VIEW = JobView(
     partition="p",
     tasks_per_node=10,
     lost_after_ms=11,
+    encoding=TextEncoding.LATIN_1,
 )
 
 

@@ -109,22 +109,21 @@ class RunnerSocket:
                 return
 
     async def start(self, task: StartTask) -> None:
-        start = task.start
-        shell = isinstance(start.command, str)
+        start, native = task.start, task.start.encoding.native
         message: dict[str, object] = {
             "do": "start",
             "key": _text(start.key),
-            "shell": start.command if shell else "",
-            "argv": [] if shell else list(start.command),
-            "env": task.env,
-            "workdir": start.workdir,
+            "shell": native(start.command) if isinstance(start.command, str) else "",
+            "argv": [] if isinstance(start.command, str) else list(map(native, start.command)),
+            "env": {**task.env, **{native(name): native(value) for name, value in start.env.items()}},
+            "workdir": native(start.workdir),
             "gpus": list(start.gpus),
             "memory_mb": start.memory_mb,
             "user": start.user,
             "allow_root": self._allow_root,
             "probe_port": start.probe_port,
-            "output": start.output,
-            "error": start.error,
+            "output": native(start.output),
+            "error": native(start.error),
             "append": start.append,
             "folder": task.folder,
             "lease_ms": start.lease_ms,
@@ -247,7 +246,9 @@ class RunnerSocket:
     def _launch(self) -> int:
         """Start a runner in a session of its own, with its own log and no descriptor of ours."""
         options = [word for name, value in self._options.items() for word in (f"--{name}", str(value))]
-        arguments = [sys.executable, "-m", "stoker.agent.runner", "--data_dir", str(self._data_dir.resolve()), *options]
+        # With UTF-8, whatever the agent's locale is: by it names of folders and files become bytes.
+        runner = [sys.executable, "-X", "utf8", "-m", "stoker.agent.runner"]
+        arguments = [*runner, "--data_dir", str(self._data_dir.resolve()), *options]
         log = str(self._data_dir / protocol.LOG_NAME)
         with suppress(FileNotFoundError):
             self._log_from = os.stat(log).st_size

@@ -166,6 +166,7 @@ class Outbox:
             append=must_append(job.spec.output, key.rank) or must_append(job.spec.error, key.rank),
             probe_port=attempt.master_port if key.rank == 0 else 0,
             lease_ms=attempt.lease_ms,
+            encoding=job.spec.encoding,
         )
 
 

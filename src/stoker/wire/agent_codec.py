@@ -15,7 +15,7 @@ import msgspec
 from stoker.brain.domain.gpu import Gpu
 from stoker.brain.domain.ids import Epoch, GpuUuid, JobId, NodeName
 from stoker.brain.domain.instruction import SIGNAL_MAX, Instruction, Signal, Start, Stop, TaskKey
-from stoker.brain.domain.job import EndCause, StopCause, TaskEnd
+from stoker.brain.domain.job import EndCause, StopCause, TaskEnd, TextEncoding
 from stoker.brain.domain.node import NODE_NAME, Inventory
 from stoker.brain.domain.report import (
     Beat,
@@ -162,6 +162,7 @@ def _decode_start(wire: pb.Start) -> Start:
         command=wire.shell or tuple(wire.argv),
         env=dict(wire.env),
         gpus=_gpus(wire.gpus),
+        encoding=_word("encoding", TextEncoding, wire.encoding or TextEncoding.UTF_8),
     )
 
 

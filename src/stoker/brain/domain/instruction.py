@@ -9,7 +9,7 @@ from typing import Final
 import msgspec
 
 from stoker.brain.domain.ids import Epoch, GpuUuid, JobId
-from stoker.brain.domain.job import CommandLine, StopCause
+from stoker.brain.domain.job import CommandLine, StopCause, TextEncoding
 
 
 class TaskKey(msgspec.Struct, frozen=True, order=True):
@@ -46,6 +46,8 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
     """Kill it, without grace, once no active control plane has answered this node for so long. 0 = never."""
     append: bool = False
     """Never empty the two files: a lower rank of this attempt, perhaps on another node, writes to them too."""
+    encoding: TextEncoding = TextEncoding.UTF_8
+    """Of `command`, `env`, `workdir`, `output` and `error`."""
 
 
 class Stop(msgspec.Struct, frozen=True, kw_only=True, tag="stop"):

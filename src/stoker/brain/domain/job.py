@@ -32,6 +32,23 @@ class Visible(StrEnum):
     INDEX = "index"
 
 
+class TextEncoding(StrEnum):
+    """Encoding of the texts of a job that become bytes on its node: command, variables, folder and output files.
+
+    In Latin-1 the letters U+0000 to U+00FF stand for the bytes 0 to 255, so any bytes can be sent as text.
+    """
+
+    UTF_8 = "utf-8"
+    LATIN_1 = "latin-1"
+
+    def native(self, text: str) -> str:
+        """Return the text as Python has it of names of the system, bytes that aren't UTF-8 as half surrogates.
+
+        Letters that the encoding lacks, which only a name of the job's may have, become `?`.
+        """
+        return text if self is TextEncoding.UTF_8 else text.encode(self, "replace").decode("utf-8", "surrogateescape")
+
+
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The job as it was submitted, with defaults filled in; it never changes."""
 
@@ -69,6 +86,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     partition: PartitionName = PartitionName("")
     lost_after_ms: int | None = None
     """How long its nodes may be silent before it is started elsewhere. None = as the policy says, 0 = for ever."""
+    encoding: TextEncoding = TextEncoding.UTF_8
 
     @property
     def shape(self) -> Shape:

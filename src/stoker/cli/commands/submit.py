@@ -7,20 +7,20 @@ Rules: U1  stdout gets the id (or, with --json, the job) and nothing else
            says `now`
        U5  a submit whose answer was lost is sent again under the same key, also to whoever takes over meanwhile, and
            makes one job
-       U6  bytes of the command, its variables and its paths arrive as they were typed, whatever the locale is, or are
-           refused
+       U6  bytes of the command, its variables and its paths arrive as they were typed, whatever the locale is: where
+           they aren't UTF-8, all are sent as Latin-1, in which any byte is a letter
        U7  who asks for GPUs and says no command wants to see them: it is `nvidia-smi`, as in `gpu-cli submit`
 """
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from stoker.cli.completion import tenants
 from stoker.cli.display.output import for_people, show_value
-from stoker.cli.display.safe_text import visible
 from stoker.cli.job_end import exit_of, goes_on, perhaps_submitted, wait_for
 from stoker.cli.options import OnceCommand, adding, with_options
 from stoker.cli.server import FOLLOW_PATIENCE_S, answer_options, connect
@@ -166,13 +166,28 @@ def job_body(given: "Mapping[str, Any]", environ: "Mapping[str, str]", here: Cal
     if given.get("no_requeue"):
         body["requeue"] = False
     looks = given.get("gpu_count") and not given.get("image")
-    body["command"] = _command(tuple(map(_bytes_text, given["command"] or ((LOOK,) if looks else ()))))
+    body["command"] = _command(given["command"] or ((LOOK,) if looks else ()))
     words = (given.get("export") or "").split(",")
     body["env"] = _sent(words, environ) | _spoken(given.get("variables") or ())
     nothing = any(word.upper() == "NONE" for word in words)
     body["workdir"] = _absolute(given["workdir"], here) if given.get("workdir") else "" if nothing else here()
-    body |= {name: _bytes_text(body[name]) for name in ("workdir", "output", "error") if name in body}
-    return JobBody(**body)
+    return JobBody(**_as_typed(body))
+
+
+def _as_typed(body: dict[str, Any]) -> dict[str, Any]:
+    """Return the body with the bytes that were typed, which Python has read in the encoding of the locale (U6)."""
+    for encoding in ("utf-8", "latin-1"):
+
+        def text(typed: str, encoding: str = encoding) -> str:
+            return os.fsencode(typed).decode(encoding)
+
+        command = body["command"]
+        with suppress(UnicodeDecodeError):
+            typed: dict[str, Any] = {name: text(body[name]) for name in ("workdir", "output", "error") if name in body}
+            typed["command"] = text(command) if isinstance(command, str) else list(map(text, command))
+            typed["env"] = {text(name): text(value) for name, value in body["env"].items()}
+            return body | typed | ({"encoding": encoding} if encoding != "utf-8" else {})
+    raise AssertionError("unreachable: any byte is a letter of Latin-1")
 
 
 def _begin(text: str) -> str:
@@ -184,7 +199,6 @@ def _begin(text: str) -> str:
 
 
 def _command(words: tuple[str, ...]) -> str | list[str]:
-    _utf8("the command", *words)
     if len(words) == 1 and any(letter.isspace() for letter in words[0]):
         return words[0]
     return list(words)
@@ -213,34 +227,15 @@ def _sent(words: list[str], environ: "Mapping[str, str]") -> dict[str, str]:
 
 def _all(environ: "Mapping[str, str]") -> dict[str, str]:
     """A token is its owner's: a job's environment is shown to the whole tenant, so it goes only if it is named."""
-    pairs = {_bytes_text(name): _bytes_text(value) for name, value in environ.items() if name != "STOKER_TOKEN"}
-    if strange := [name for name, value in pairs.items() if not _is_utf8(name + value)]:
-        click.echo(f"note: not sent, since not UTF-8: {visible(', '.join(strange))}", err=True)
-    return {name: value for name, value in pairs.items() if name not in strange}
+    return {name: value for name, value in environ.items() if name != "STOKER_TOKEN"}
 
 
 def _spoken(pairs: "Sequence[str]", option: str = "--env") -> dict[str, str]:
     variables: dict[str, str] = {}
-    for pair in map(_bytes_text, pairs):
+    for pair in pairs:
         name, equals, value = pair.partition("=")
         if not (name and equals):
             raise click.BadParameter(f"{pair!r} is not NAME=VALUE", param_hint=option)
         if variables.setdefault(name, value) != value:
             raise click.BadParameter(f"{name} is given twice, with different values", param_hint=option)
-        _utf8(f"the variable {name}", pair)
     return variables
-
-
-def _utf8(what: str, *texts: str) -> None:
-    if not all(map(_is_utf8, texts)):
-        hint = "let the job make them, as in 'x=$(printf \"\\351\") ./run'"
-        raise click.UsageError(f"{visible(what)} holds bytes that aren't UTF-8, and what is sent must be: {hint}")
-
-
-def _is_utf8(text: str) -> bool:
-    return not any("\ud800" <= letter <= "\udfff" for letter in text)
-
-
-def _bytes_text(text: str) -> str:
-    """The text whose UTF-8 are the typed bytes, which Python has read in the encoding of the locale."""
-    return os.fsencode(text).decode("utf-8", "surrogateescape")

@@ -151,6 +151,7 @@ def _said_pairs(job: "JobView") -> Pairs:
         "stderr": job.error,
         "comment": job.comment,
         "lost after": _silence_text(job.lost_after_ms),
+        "encoding": "" if job.encoding == "utf-8" else job.encoding.value,
         **_texts_beside(job),
     }
     yield from ((name, text) for name, text in said.items() if text)

@@ -398,6 +398,7 @@ class Start(_message.Message):
     ERROR_FIELD_NUMBER: _builtins.int
     APPEND_FIELD_NUMBER: _builtins.int
     LEASE_MS_FIELD_NUMBER: _builtins.int
+    ENCODING_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     shell: _builtins.str
     """Exactly one of the two."""
@@ -412,6 +413,8 @@ class Start(_message.Message):
     append: _builtins.bool
     lease_ms: _builtins.int
     """Kill the task when no Beat has been answered for that long. 0 = never."""
+    encoding: _builtins.str
+    """How the texts of 3 to 6, 12 and 13 become bytes: `utf-8` or `latin-1`. Empty = `utf-8`."""
     @_builtins.property
     def key(self) -> Global___TaskKey: ...
     @_builtins.property
@@ -438,10 +441,11 @@ class Start(_message.Message):
         error: _builtins.str = ...,
         append: _builtins.bool = ...,
         lease_ms: _builtins.int = ...,
+        encoding: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["append", b"append", "argv", b"argv", "cpus", b"cpus", "env", b"env", "epoch", b"epoch", "error", b"error", "gpus", b"gpus", "key", b"key", "lease_ms", b"lease_ms", "memory_mb", b"memory_mb", "output", b"output", "probe_port", b"probe_port", "shell", b"shell", "user", b"user", "workdir", b"workdir"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["append", b"append", "argv", b"argv", "cpus", b"cpus", "encoding", b"encoding", "env", b"env", "epoch", b"epoch", "error", b"error", "gpus", b"gpus", "key", b"key", "lease_ms", b"lease_ms", "memory_mb", b"memory_mb", "output", b"output", "probe_port", b"probe_port", "shell", b"shell", "user", b"user", "workdir", b"workdir"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

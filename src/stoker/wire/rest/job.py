@@ -14,7 +14,7 @@ from stoker.brain.domain.array import array_text
 from stoker.brain.domain.demand import Demand, JobClass
 from stoker.brain.domain.errors import FactValue
 from stoker.brain.domain.ids import Principal
-from stoker.brain.domain.job import Attempt, EndCause, Job, JobSpec, StopCause, Task, Visible
+from stoker.brain.domain.job import Attempt, EndCause, Job, JobSpec, StopCause, Task, TextEncoding, Visible
 from stoker.brain.domain.lifecycle import JOB_STATES, JobState, Outcome
 from stoker.brain.domain.reason import Reason, ReasonCode, describe, hint_for
 from stoker.brain.domain.where import selector_text, toleration_text
@@ -103,9 +103,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ren
     """A job, an array or a member of one (`123_4`).
 
     Ids are text; times are ISO 8601 in UTC; `_mb` are MiB; the demand is of one task. What comes after `attempts` is
-    left out where it is empty.
-
-    `status` and `message` are only in the answer to a submit, for the MVP's clients.
+    left out where it is empty; `status` and `message` are only in the answer to a submit, for the MVP's clients.
     """
 
     id: str
@@ -167,6 +165,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ren
     tasks_per_node: int = 0
     lost_after_ms: int | None = None
     """As it was told: for how long its nodes may be silent; 0 = for ever. Left out = as the cluster has set."""
+    encoding: TextEncoding = TextEncoding.UTF_8
     status: Literal["submitted"] | None = None
     message: str = ""
 
@@ -453,6 +452,7 @@ def _often_empty(shown: JobDetails) -> dict[str, Any]:
         "partition": spec.partition,
         "tasks_per_node": spec.demand.tasks_per_node,
         "lost_after_ms": spec.lost_after_ms,
+        "encoding": spec.encoding,
     }
 
 

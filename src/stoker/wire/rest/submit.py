@@ -18,7 +18,7 @@ from stoker.brain.domain.demand import Demand, JobClass
 from stoker.brain.domain.dependency import Dependency
 from stoker.brain.domain.errors import StokerError, refusal_error
 from stoker.brain.domain.ids import DEFAULT_TENANT, PartitionName, TenantName
-from stoker.brain.domain.job import CommandLine, JobSpec, Visible
+from stoker.brain.domain.job import CommandLine, JobSpec, TextEncoding, Visible
 from stoker.brain.domain.tenant import UNSTATED
 from stoker.brain.domain.units import NEVER, Instant
 from stoker.brain.domain.where import ANYWHERE, Where, make_where
@@ -122,6 +122,9 @@ class JobBody(
     """A named part of the cluster, with its own limits."""
     tasks_per_node: Count = 0
     """At most so many tasks on one node; 0 = no bound."""
+    encoding: TextEncoding = TextEncoding.UTF_8
+    """How `command`, `env`, `workdir`, `output` and `error` become bytes on the node. With `latin-1` each letter up to
+    U+00FF stands for the byte of that number, so that bytes which aren't UTF-8 can be sent."""
 
 
 class JobsBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -164,6 +167,7 @@ def spec_of(body: JobBody, now: Instant, at: str = "", home: TenantName = DEFAUL
         error=body.error or "",
         where=_where(body, at),
         partition=PartitionName(body.partition or ""),
+        encoding=body.encoding,
     )
 
 

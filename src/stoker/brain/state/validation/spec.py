@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.errors import Refusal, refuse
-from stoker.brain.domain.job import JobSpec
+from stoker.brain.domain.job import JobSpec, TextEncoding
 from stoker.brain.domain.output import pattern_fault
 from stoker.brain.domain.policy import LEASE_MS_MAX, Policy
 from stoker.brain.domain.units import Instant, human_duration, utc_text
@@ -71,51 +71,55 @@ def _text_fault(spec: JobSpec, policy: Policy) -> Refusal | None:
         return refuse("empty_command", "the command is empty", "say what to run, such as `-- python train.py`")
     # The command first: a name that nobody gave is made from it, and would be blamed for its letters.
     for part in parts:
-        fault = _bad_text("command", part, policy.command_bytes_max)
+        fault = _bad_text("command", part, policy.command_bytes_max, spec.encoding)
         if fault:
             return fault
     for field, text in (
-        *(("name", spec.name), ("workdir", spec.workdir), ("user", spec.user), ("image", spec.image)),
-        *(("comment", spec.comment), ("output", spec.output), ("error", spec.error)),
+        *(("name", spec.name), ("user", spec.user), ("image", spec.image), ("comment", spec.comment)),
+        *(("workdir", spec.workdir), ("output", spec.output), ("error", spec.error)),
     ):
-        fault = _bad_text(field, text, policy.text_bytes_max)
+        encoding = spec.encoding if field in ("workdir", "output", "error") else TextEncoding.UTF_8
+        fault = _bad_text(field, text, policy.text_bytes_max, encoding)
         if fault:
             return fault
     if spec.workdir and not spec.workdir.startswith("/"):
         hint = "begin it with a slash"
         return refuse("bad_workdir", f"workdir {spec.workdir[:80]!r} is not an absolute path", hint, field="workdir")
-    return pattern_fault("output", spec.output) or pattern_fault("error", spec.error) or _env_fault(spec.env, policy)
+    return pattern_fault("output", spec.output) or pattern_fault("error", spec.error) or _env_fault(spec, policy)
 
 
-def _bad_text(field: str, text: str, bytes_max: int) -> Refusal | None:
+def _bad_text(field: str, text: str, bytes_max: int, encoding: TextEncoding = TextEncoding.UTF_8) -> Refusal | None:
     if "\0" in text:
         hint = "remove it; no program could receive it"
         return refuse("bad_text", f"{field} contains a NUL character", hint, field=field)
     try:
-        size = len(text.encode())
-    except UnicodeEncodeError:
+        size = len(text.encode(encoding))
+    except UnicodeEncodeError as fault:
+        if encoding is TextEncoding.LATIN_1:
+            message = f"{field} contains {text[fault.start]!r}, and `encoding` says {encoding}, which lacks it"
+            hint = "leave `encoding` out; latin-1 is for texts whose letters stand for bytes"
+            return refuse("bad_text", message, hint, field=field)
         return refuse("bad_text", f"{field} contains half a surrogate pair", "send valid Unicode", field=field)
     if size <= bytes_max:
         return None
     return refuse_long_text(field, field, size, bytes_max, "put long text in a file that the job reads")
 
 
-def _env_fault(env: dict[str, str], policy: Policy) -> Refusal | None:
-    total = 0
-    for name, value in env.items():
-        fault = _bad_text("env", name, policy.env_bytes_max) or _bad_text(
-            f"env.{name[:40]}", value, policy.env_bytes_max
-        )
+def _env_fault(spec: JobSpec, policy: Policy) -> Refusal | None:
+    total, most = 0, policy.env_bytes_max
+    for name, value in spec.env.items():
+        fault = _bad_text("env", name, most, spec.encoding)
+        fault = fault or _bad_text(f"env.{name[:40]}", value, most, spec.encoding)
         if fault:
             return fault
         if not name or "=" in name:
             hint = "names aren't empty and have no `=`"
             return refuse("bad_env", f"{name[:80]!r} can't be the name of a variable", hint, field="env")
-        total += len(name.encode()) + len(value.encode()) + 2
-    if total <= policy.env_bytes_max:
+        total += len(name.encode(spec.encoding)) + len(value.encode(spec.encoding)) + 2
+    if total <= most:
         return None
     hint = "put long values in a file that the job reads"
-    return refuse_long_text("env", "the environment", total, policy.env_bytes_max, hint)
+    return refuse_long_text("env", "the environment", total, most, hint)
 
 
 def _demand_fault(demand: Demand, policy: Policy) -> Refusal | None:
