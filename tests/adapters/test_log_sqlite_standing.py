@@ -20,6 +20,7 @@ from stoker.ports import LogConflict, LogTrimmed
 from tests.adapters.folder_store import FolderStore
 from tests.contracts.event_log import ONE, TWO, everything, numbered, opened, records
 from tests.contracts.replica_log import extended, found, history_reaches, noted
+from tests.disk_calls import disk_calls
 
 FIRST_STEP = Path(journal.__file__).parent / "migrations" / "0001_event_log.sql"
 
@@ -94,6 +95,18 @@ async def test_j1_what_opening_finds_in_the_wal_is_in_the_store_before_anybody_h
         alone.folder.mkdir()
         shutil.copy(dead.folder / "stoker.db", alone.folder)
     assert alone.sql("SELECT count(*) FROM event") == [(5,)]
+
+
+async def test_j1_what_opening_finds_is_synced_with_its_names_and_before_that_nobody_has_the_log(
+    store: FolderStore,
+) -> None:
+    async with opened(store) as (log, _):
+        await log.append(ONE, Position(0), records(1, 5))
+    with disk_calls() as made:
+        found = journal.SqliteJournal(store.folder)
+    assert made == ["fsync stoker.db", "fsync stoker.db-wal", f"fsync {store.folder.name}"]
+    assert found.end == 5
+    found.close()
 
 
 async def test_l6_the_refusal_names_both_epochs(store: FolderStore) -> None:

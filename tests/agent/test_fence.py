@@ -12,6 +12,7 @@ import pytest
 from stoker.agent.fence import FILE_NAME, PLACE_BYTES, FileFence
 from stoker.agent.ports import Obeyed
 from stoker.brain.domain.ids import Epoch
+from tests.disk_calls import disk_calls
 
 
 def obeyed(epoch: int, cluster_id: str = "0192-cluster") -> Obeyed:
@@ -30,6 +31,17 @@ async def test_another_cluster_may_begin_with_a_lower_epoch(tmp_path: Path) -> N
     await FileFence(tmp_path).keep(obeyed(1_007))
     await FileFence(tmp_path).keep(obeyed(2, "another"))
     assert FileFence(tmp_path).read() == obeyed(2, "another")
+
+
+async def test_what_is_kept_is_on_the_disk_when_that_is_said(tmp_path: Path) -> None:
+    """F1: the file with both its places and its name, then each place that is written."""
+    with disk_calls() as made:
+        fence = FileFence(tmp_path)
+    assert made == ["write obeyed.new", "fsync obeyed.new", "rename obeyed.new", f"fsync {tmp_path.name}"]
+    for epoch in (1, 2):
+        with disk_calls() as made:
+            await fence.keep(obeyed(epoch))
+        assert made == ["pwrite obeyed", "fsync obeyed"]
 
 
 @pytest.mark.parametrize("cut", [0, 1, 40, PLACE_BYTES - 1])

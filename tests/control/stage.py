@@ -131,6 +131,7 @@ class Player:
         self.heard: list[Message] = []
         self.ended: StokerError | None = None
         self.over = asyncio.Event()
+        self._news = asyncio.Event()
         self._listening = asyncio.ensure_future(self._listen())
         self._sequence = 0
 
@@ -138,6 +139,7 @@ class Player:
         try:
             async for message in self.stream.outgoing():
                 self.heard.append(message)
+                self._news.set()
         except StokerError as fault:
             self.ended = fault
         self.over.set()
@@ -155,7 +157,10 @@ class Player:
         return [message for message in self.heard if isinstance(message, BeatAnswer)]
 
     async def next_start(self, count: int = 1, within_s: float = 60) -> Start:
-        await self.stage.until(lambda: len(self.starts) >= count, within_s)
+        async with asyncio.timeout(within_s):
+            while len(self.starts) < count:
+                self._news.clear()
+                await self._news.wait()
         return self.starts[count - 1]
 
     async def say_inventory(self, *tasks: TaskStatus) -> None:

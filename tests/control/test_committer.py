@@ -6,15 +6,20 @@ import pytest
 
 from stoker.brain.domain.array import JobRef
 from stoker.brain.domain.errors import StokerError
-from stoker.brain.domain.ids import JobId
+from stoker.brain.domain.ids import CONTROL, Epoch, JobId
 from stoker.brain.domain.job import StopCause
 from stoker.brain.domain.lifecycle import JobState
+from stoker.brain.domain.policy import Policy
+from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.codec import decode_fact
-from stoker.brain.state.commands import Cancel, RunDeadlines, Submit
+from stoker.brain.state.commands import BeginEpoch, Cancel, RunDeadlines, Submit
 from stoker.brain.state.events.job import AttemptStopping, JobFinished, JobSubmitted
+from stoker.control.committer import Committer
+from stoker.control.control_ports import ControlPorts, NoReplicas, NotActive
 from stoker.control.supervisor import DutyEnded
-from tests.control.stage import ANNA, running, spec, stage, virtual
-from tests.rig.sim_ports import SimClock
+from tests.control.stage import ANNA, GatedLog, running, spec, stage, virtual
+from tests.rig.sim_log import SimDisk
+from tests.rig.sim_ports import Notes, SimClock, SimEntropy
 
 
 @virtual
@@ -127,6 +132,42 @@ async def test_a_failed_append_acknowledges_nothing_and_stops_the_control_plane(
         assert not s.control.ready
         with pytest.raises(DutyEnded, match="committer"):
             await s.duties.until(asyncio.Event())
+
+
+class EndingLease(NoReplicas):
+    """The right to be active, which ends when the test says so."""
+
+    over = False
+
+    def check_lease(self) -> None:
+        if self.over:
+            raise NotActive("the lease is over")
+
+
+@virtual
+async def test_what_is_on_disk_when_the_lease_has_ended_is_not_acknowledged_and_nobody_hears_of_it() -> None:
+    """Another control plane may have begun behind what it knows, while this one's disk took its time."""
+    clock, entropy, lease = SimClock(), SimEntropy(1), EndingLease()
+    log = GatedLog(SimDisk(), clock, entropy)
+    await log.open()
+    ports = ControlPorts(clock=clock, entropy=entropy, telemetry=Notes(clock, "control"))
+    committer = Committer(ClusterState(), log, ports, replicas=lease)
+    heard: list[object] = []
+    committer.on_durable(heard.append)
+    writing = asyncio.ensure_future(committer.run())
+    await committer.ask(BeginEpoch(by=CONTROL, epoch=Epoch(1), policy=Policy()))
+    heard.clear()
+    log.gate.clear()
+    asking = asyncio.ensure_future(committer.ask(Submit(by=ANNA, specs=(spec(),))))
+    await clock.sleep(0.1)
+    lease.over = True
+    log.gate.set()
+    with pytest.raises(StokerError) as fault:
+        await asking
+    assert fault.value.refusal.code == "lease_lost"
+    assert heard == []
+    with pytest.raises(NotActive):
+        await writing
 
 
 @virtual

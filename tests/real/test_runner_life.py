@@ -2,21 +2,23 @@
 
 import asyncio
 import os
+import resource
 import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from stoker.adapters.clock import SystemClock
-from stoker.agent.ports import RunnerGone
+from stoker.agent.ports import RunnerGone, RunnerHealth
 from stoker.agent.runner.process.cgroup import Cgroups
 from stoker.agent.runner_socket import RunnerSocket
 from stoker.brain.domain.job import EndCause
 from stoker.brain.domain.report import TaskPhase
-from tests.contracts.runner import LONG_S, agent_on, key
+from tests.contracts.runner import LONG_S, Listener, agent_on, key
 from tests.real.runner_node import RealNode, is_alive, node_in, wait_until
 
 RSS_KB_MAX = 15 * 1024
@@ -96,6 +98,18 @@ async def test_one_whose_tasks_run_on_stays_without_an_agent(tmp_path: Path) -> 
         (node.folder / "go").touch()
         async with agent_on(node) as agent:
             assert (await agent.known_end(key(1))).exit_code == 6
+
+
+async def test_a_start_that_comes_while_it_ends_all_is_none(node: RealNode) -> None:
+    """Nobody would end that task any more, and the runner would stay for it."""
+    async with agent_on(node) as agent:
+        await agent.runner.start(node.task(key(1), lasts_s=LONG_S))
+        await agent.begun(node, key(1))
+        await agent.runner.renounce()
+        with suppress(OSError):
+            await agent.runner.start(node.task(key(2), lasts_s=LONG_S))
+        await agent.hear(RunnerGone)
+    assert node.starts(key(2)) == 0
 
 
 async def test_a_caller_that_is_cancelled_while_it_closes_its_runner_is_cancelled(node: RealNode) -> None:
@@ -205,6 +219,32 @@ async def test_settled_ends_beyond_the_bound_are_forgotten_the_oldest_first(tmp_
         with pytest.raises(FileNotFoundError):
             await agent.runner.read_log(key(1), 0, 1)
         assert (await agent.runner.read_log(key(120), 0, 1)).size == 2
+
+
+async def test_an_end_is_told_to_nobody_before_it_is_on_the_disk(node: RealNode) -> None:
+    async def fault(agent: Listener) -> str:
+        """What the runner says of itself once it has heard all that was said before."""
+        before = len(agent.heard)
+        agent.runner.ask()
+        health = await agent.hear(RunnerHealth, lambda report: any(report is each for each in agent.heard[before:]))
+        return health.fault
+
+    async with agent_on(node) as agent:
+        await agent.runner.start(node.shell(key(1), "while [ ! -e go ]; do sleep 0.01; done; exit 7"))
+        await agent.running(key(1))
+        journal = node.folder / "agent" / "journal"
+        resource.prlimit(node.runner_pid, resource.RLIMIT_FSIZE, (journal.stat().st_size, resource.RLIM_INFINITY))
+        (node.folder / "go").touch()
+        while "journal" not in await fault(agent):
+            await asyncio.sleep(0.01)
+        await agent.runner.start(node.shell(key(1), "true"))
+        await agent.runner.recall(key(1))
+        await fault(agent)
+        assert agent.overs(key(1)) == []
+    async with agent_on(node) as agent:
+        assert (await agent.inventory()).ends == ()
+        resource.prlimit(node.runner_pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        assert (await agent.end(key(1))).exit_code == 7
 
 
 async def test_a_full_disk_starts_nothing_and_loses_no_end(tmp_path: Path) -> None:

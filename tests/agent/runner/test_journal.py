@@ -11,6 +11,7 @@ import pytest
 from stoker.agent.runner import journal as module
 from stoker.agent.runner.journal import RESERVED_BYTES, Journal, JournalDamaged
 from stoker.agent.runner.process.kernel import reserve
+from tests.disk_calls import disk_calls
 
 
 def record(key: str) -> dict[str, object]:
@@ -70,6 +71,26 @@ def test_everything_committed_is_known_to_the_next_runner(path: Path) -> None:
     written(path)
     assert_as_written(loaded(path))
     assert_as_written(loaded(path))
+
+
+def test_what_was_committed_durably_is_on_the_disk_when_that_returns(path: Path) -> None:
+    """J1: the lines, and a journal that is written anew before it has its name, and that name."""
+    anew = ["write journal.new", "fsync journal.new", "rename journal.new", f"fsync {path.parent.name}"]
+    with disk_calls() as made:
+        journal = loaded(path)
+    assert made == anew
+    with disk_calls() as made:
+        journal.start(record("1.1.0"))  # type: ignore[arg-type]  # as above
+        journal.end(over("1.1.0"))  # type: ignore[arg-type]  # as above
+        journal.commit(durable=True)
+    assert made == ["write journal", "fdatasync journal"]
+    with disk_calls() as made:
+        journal.settle("1.1.0")
+        journal.commit(durable=False)
+    assert made == ["write journal"], "what costs nothing when it is lost waits for nothing"
+    with disk_calls() as made:
+        journal.renounce()
+    assert made == anew
 
 
 def test_a_journal_written_anew_says_the_same(path: Path) -> None:

@@ -162,6 +162,10 @@ async def plane_in(
 
 
 async def asgi_ask(app: ASGIApp, method: str, target: str, body: bytes, headers: dict[str, str]) -> Reply:
+    return await asgi_ask_in(app, scope_of(method, target, body, headers), body)
+
+
+async def asgi_ask_in(app: ASGIApp, scope: dict[str, Any], body: bytes = b"") -> Reply:
     """What a server would hand to the application, and what it would get back."""
     sent: list[dict[str, Any]] = []
     gone = asyncio.Event()
@@ -176,7 +180,7 @@ async def asgi_ask(app: ASGIApp, method: str, target: str, body: bytes, headers:
     async def send(message: Any) -> None:  # noqa: ANN401  # an ASGI message
         sent.append(message)
 
-    await app(scope_of(method, target, body, headers), receive, send)
+    await app(scope, receive, send)
     first = sent[0]
     answered = {name.decode().lower(): value.decode("latin-1") for name, value in first["headers"]}
     return Reply(first["status"], answered, b"".join(message.get("body", b"") for message in sent[1:]))

@@ -12,7 +12,7 @@ from stoker.control import access
 from stoker.wire.endpoints import API_PREFIX
 from stoker.wire.token import digest_of
 from tests.api.http.people import People, Person
-from tests.api.http.plane import scope_of
+from tests.api.http.plane import asgi_ask_in, scope_of
 
 JOBS = f"{API_PREFIX}/jobs"
 RANKS = {"none": 0, Role.AGENT: 0, Role.VIEWER: 1, Role.USER: 2, Role.ADMIN: 3}
@@ -63,6 +63,15 @@ async def test_two_tokens_in_one_request_are_none(people: People) -> None:
     headers = people.admin.headers["authorization"]
     reply = await people.plane.ask("GET", JOBS, headers={"authorization": f"{headers}, {headers}"})
     assert reply.status == 401
+
+
+async def test_two_headers_with_a_token_are_none_whichever_comes_first(people: People) -> None:
+    good, none = people.admin.headers["authorization"], "Bearer x"
+    for pair in ((good, none), (none, good), (good, good)):
+        scope = scope_of("GET", JOBS, b"", {"host": "127.0.0.1"})
+        scope["headers"] += [(b"authorization", each.encode()) for each in pair]
+        reply = await asgi_ask_in(people.plane.app, scope)
+        assert (reply.status, reply.json["code"]) == (401, "token_unknown")
 
 
 async def test_a_token_may_be_sent_with_any_case_of_the_scheme(people: People) -> None:

@@ -22,6 +22,11 @@ def test_among_equal_cpus_the_least_memory_is_left_over() -> None:
     assert where(here.plan()) == {1: [("b", [0])]}
 
 
+def test_fewer_cpus_left_over_count_more_than_less_memory() -> None:
+    narrow, full = node("b", gpus=2, cpus=16, memory_mb=9_000), node("a", gpus=2, cpus=64, memory_mb=8_000)
+    assert where(cluster(full, narrow, job(1, gpus=1, cpus=8)).plan()) == {1: [("b", [0])]}
+
+
 def test_among_equals_the_first_by_name_is_chosen() -> None:
     here = cluster(node("b", gpus=2), node("a", gpus=2), job(1, gpus=1))
     assert where(here.plan()) == {1: [("a", [0])]}

@@ -5,15 +5,15 @@ import pytest
 from stoker.brain.domain.array import JobRef
 from stoker.brain.domain.ids import JobId
 from stoker.brain.domain.instruction import TaskKey
-from stoker.brain.domain.job import EndCause, StopCause
+from stoker.brain.domain.job import EndCause, StopCause, TaskEnd
 from stoker.brain.domain.lifecycle import FINAL, JobState, Outcome
 from stoker.brain.domain.plan import Place, Plan
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.reason import ReasonCode, describe, hint_for
 from stoker.brain.domain.units import NEVER, Instant
-from stoker.brain.state.attempt_outcome import FINAL_STATES
+from stoker.brain.state.attempt_outcome import FINAL_STATES, backoff_ms, end_tasks
 from stoker.brain.state.commands import Cancel, NodeResponded, NodeSilent, ReportEnding
-from stoker.brain.state.events.job import AttemptStopping
+from stoker.brain.state.events.job import AttemptStopping, JobFinished
 from tests.brain.state.story import ANNA, Story, inventory, settle_all, spec
 
 
@@ -158,6 +158,51 @@ def test_requeues_are_bounded_and_then_the_job_ends_node_failed() -> None:
     assert done.reason is not None
     assert done.reason.code is ReasonCode.REQUEUES_SPENT
     assert "2 times" in describe(done.reason)
+
+
+def test_a_lost_job_is_requeued_at_once_and_when_it_is_lost_again_after_pauses_that_grow_to_a_bound() -> None:
+    story = Story(Policy(requeues_max=9, backoff_first_ms=1_000, backoff_max_ms=10_000))
+    story.node("n1")
+    job, pauses = story.submit(), []
+    for _ in range(7):
+        story.run(job, ("n1", 0))
+        story.end(job, cause=EndCause.RUNNER_LOST)
+        again = story.job(job)
+        pauses.append(again.not_before - story.now if again.not_before != NEVER else 0)
+        story.wait(10_000).deadlines()
+    assert pauses == [0, 1_000, 2_000, 4_000, 8_000, 10_000, 10_000]
+
+
+def test_the_longest_pause_holds_however_often_a_job_was_tried() -> None:
+    policy = Policy(backoff_first_ms=1, backoff_max_ms=2**40)
+    assert [backoff_ms(tries, policy) for tries in (0, 1, 31, 32, 33, 1_000)] == [1, 2, 2**31, 2**32, 2**32, 2**32]
+    assert backoff_ms(1_000, Policy(backoff_first_ms=1_000, backoff_max_ms=60_000)) == 60_000
+
+
+@pytest.mark.parametrize(
+    ("ends", "decides"),
+    [
+        ([(2, 10, 0), (1, 11, 0), (0, 12, 0)], 0),  # where none failed
+        ([(0, 10, 0), (2, 11, 4), (1, 12, 3)], 2),  # the first that failed, not the first that ended
+        ([(0, 10, 0), (2, 11, 4), (1, 11, 3)], 1),  # the lowest rank of several at the same time
+    ],
+)
+def test_one_rank_says_how_a_gang_ended(ends: list[tuple[int, int, int]], decides: int) -> None:
+    """All are told of in one report, as after a time without a control plane."""
+    story = Story()
+    story.node("n1")
+    job = story.submit(spec(tasks=3))
+    story.run(job, *(("n1", rank) for rank in range(3)))
+    story.wait(60_000)
+    begun = story.now - 60_000
+    reported = {
+        rank: TaskEnd(cause=EndCause.EXITED, at=Instant(begun + at), exit_code=code, error="")
+        for rank, at, code in ends
+    }
+    *_, last = end_tasks(story.job(job), reported, story.now, story.state.policy)
+    assert isinstance(last, JobFinished)
+    assert last.exit_code == reported[decides].exit_code
+    assert last.reason.facts.get("rank", 0) == decides
 
 
 def test_a_job_that_forbids_requeues_ends_node_failed_at_once() -> None:

@@ -211,6 +211,22 @@ def test_a_tenant_that_was_deleted_may_be_made_anew_elsewhere() -> None:
     assert [each.name for each in path_of(story.state.tenants, name("a"))] == ["a", "b"]
 
 
+def test_what_a_tenant_that_was_made_anew_elsewhere_has_counts_there() -> None:
+    story = made(Story(), tenant("a", parent="default"), tenant("b"))
+    story.node("n1")
+    ledger = story.state.indexes.usage_ledger
+    first = story.submit(spec(tenant=name("a")))
+    assert (ledger.pending_of(name("default")), ledger.pending_of(name("b"))) == (1, 0)
+    story.cancel(first)
+    assert delete(story, "a") is None
+    made(story, tenant("a", parent="b"))
+    again = story.submit(spec(tenant=name("a")))
+    assert (ledger.pending_of(name("default")), ledger.pending_of(name("b"))) == (0, 1)
+    story.place(again, ("n1", 0))
+    assert ledger.used_by(name("b")).jobs == ledger.used_by(name("a")).jobs == 1
+    assert ledger.used_by(name("default")).jobs == 0
+
+
 def test_a_job_that_ended_in_a_tenant_that_is_gone_cannot_be_run_once_more() -> None:
     story = made(Story(), tenant("a"))
     single, array = story.submit(spec(tenant=name("a"))), story.submit(spec(tenant=name("a"), array=parse_array("0-2")))

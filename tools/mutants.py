@@ -1,0 +1,540 @@
+"""Draw small mutants of the code from a seed and say which of them the tests find.
+
+A mutant is the tree with one place changed: a comparison moved or turned round, a number one higher, a truth negated,
+`and` for `or`, a sum for a difference, a statement left out, None for an answer, the last named argument left out.
+
+Rules: M1  the same seed on the same code draws the same mutants; rooms get theirs by their number of places, each at
+           least one
+       M2  no place is drawn whose change no test could find: docstrings and other text, annotations, what is there
+           for the type checker, assertions, decorators, lines for the log, numbers of named constants (which bound or
+           tune something)
+       M3  first run the tests that touch the changed lines (as coverage tells), those of the module's own name first,
+           the quickest of each file before the others; then tests with real processes of that room; until one fails
+       M4  a mutant is killed by a test that passes on the tree as it is, or by one that comes to no end; a test that
+           fails there too kills nothing, and the run says so
+       M5  each worker changes its own copy of the tree, never this one, in a PID namespace where root may make one:
+           whatever a mutant starts ends with it
+
+Limits: a test that only touches a line in another process isn't known to touch it, hence the table REAL.
+
+Usage: python -m tools.mutants [--seed N] [--count N] [--only ROOM_OR_PATH] [--tests PATH...] [--workers N] [--list]
+"""
+
+import argparse
+import ast
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Final
+from xml.etree import ElementTree
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+PACKAGE: Final = "src/stoker/"
+MAP: Final = ROOT / "build" / "mutants"
+"""What the tests of the tree touch and how long they take: made when it isn't there, so remove it to renew it."""
+DEEP: Final = ("brain", "agent/runner")
+"""Where packages inside packages count for themselves."""
+QUICK_S: Final = 60.0
+"""Of tests without real processes for one mutant, by what they took under coverage."""
+QUICK_LIMIT_S: Final = 300.0
+"""What takes longer hangs."""
+REAL_LIMIT_S: Final = 150.0
+"""Then the other tests aren't waited for. One that hangs is ended by its own time limit before."""
+REAL: Final = (
+    ("agent/runner/", "runner_* few_resources attempt_lease"),
+    ("agent/", "agent_daemon agent_link_grpc faulty_node few_resources agent_token_file agent_pair runner_contract"),
+    ("adapters/gpu_probe/", "probe_smi agent_daemon"),
+    ("adapters/lease_folder/", "lease_processes pair_secret pair_alone doctor_pair"),
+    ("adapters/postgres/", "log_postgres lease_postgres control_postgres control_postgres_faults restore_database"),
+    ("adapters/sqlite/", "log_store log_sqlite_processes log_full_disk restore history_restart"),
+    ("adapters/", "control_daemon agent_daemon clock checkpoint_folders restore pair_secret"),
+    ("api/rpc/", "job_service job_apis_agree rpc_bounds rpc_tokens"),
+    ("api/", "job_apis_agree peer_credentials slow_clients other_origins log_follow rest_client"),
+    ("cli/demo/", "demo"),
+    ("cli/doctor/", "doctor doctor_pair clock"),
+    ("cli/top/", "top"),
+    ("cli/", "cli* up tokens backup restore restore_database demo"),
+    ("control/", "control_daemon history_restart backup log_follow cli_usage audit_restart"),
+    ("live/failover/", "pair replication_rpc pair_alone pair_clients standby_from_backup"),
+    ("live/", "control_daemon agent_link_grpc control_rpc rpc_bounds rpc_tokens lost_nodes up pair"),
+    ("wire/client/", "client_contract rest_client client_pair log_follow cli cli_watch"),
+    ("wire/", "job_apis_agree agent_link_grpc cli rest_client"),
+)
+"""Beginning of a path -> files of `tests/real` that run such code in processes of their own. The first row counts."""
+NO_END: Final = "no end"
+_COMPARISONS: Final = {
+    ast.Lt: ast.LtE, ast.LtE: ast.Lt, ast.Gt: ast.GtE, ast.GtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
+    ast.Is: ast.IsNot, ast.IsNot: ast.Is, ast.In: ast.NotIn, ast.NotIn: ast.In,
+}  # fmt: skip
+_SUMS: Final = {ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.FloorDiv, ast.FloorDiv: ast.Mult}
+_LOG_LINES: Final = ("debug", "info", "warning", "error", "exception", "complain")
+
+
+# --- drawing --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Mutant:
+    """A place of the code and what stands there instead."""
+
+    path: str
+    line: int
+    start: int
+    end: int
+    """Bytes of the file that are replaced."""
+    kind: str
+    before: str
+    after: str
+
+    @property
+    def room(self) -> str:
+        """The package that counts for itself."""
+        folders = self.path.removeprefix(PACKAGE).split("/")[:-1]
+        return "/".join(folders[: 2 if "/".join(folders).startswith(DEEP) else 1]) or "stoker"
+
+    def applied(self, content: bytes) -> bytes:
+        return content[: self.start] + self.after.encode() + content[self.end :]
+
+    def __str__(self) -> str:
+        short = [" ".join(text.split()) for text in (self.before, self.after)]
+        return f"`{self.path.removeprefix(PACKAGE)}:{self.line}` {self.kind}: `{short[0][:90]}` -> `{short[1][:90]}`"
+
+
+class Places(ast.NodeVisitor):
+    """Every mutant of one file that a test might find (M2)."""
+
+    def __init__(self, path: str, content: bytes) -> None:
+        self.mutants: list[Mutant] = []
+        self._path = path
+        self._content = content
+        self._line_starts = [0]
+        for line in content.splitlines(keepends=True):
+            self._line_starts.append(self._line_starts[-1] + len(line))
+        self._in_constant = self._in_init = False
+        self.visit(ast.parse(content))
+
+    def _add(self, node: ast.expr | ast.stmt, kind: str, instead: ast.AST | str) -> None:
+        start, end = (
+            self._line_starts[(line or 1) - 1] + (column or 0)
+            for line, column in ((node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset))
+        )
+        after = instead if isinstance(instead, str) else f"({ast.unparse(instead)})"
+        self.mutants.append(Mutant(self._path, node.lineno, start, end, kind, self._content[start:end].decode(), after))
+
+    # --- what isn't entered ---------------------------------------------------------------------------------------
+
+    def visit_Assert(self, node: ast.Assert) -> None: ...
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> None: ...
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> None:
+        if not any(ast.unparse(base).startswith(("Protocol", "TypedDict")) for base in node.bases):
+            for statement in node.body:
+                self.visit(statement)
+
+    def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        before, self._in_init = self._in_init, node.name == "__init__"
+        for default in (*node.args.defaults, *(each for each in node.args.kw_defaults if each)):
+            self.visit(default)
+        for statement in node.body:
+            self.visit(statement)
+        self._in_init = before
+
+    visit_AsyncFunctionDef = visit_FunctionDef
+
+    # --- statements -------------------------------------------------------------------------------------------------
+
+    def visit_If(self, node: ast.If) -> None:
+        words = ast.unparse(node.test)
+        if "TYPE_CHECKING" in words or "__name__" in words:
+            return
+        self._negate(node.test)
+        self.generic_visit(node)
+
+    def visit_While(self, node: ast.While) -> None:
+        if not isinstance(node.test, ast.Constant):
+            self._negate(node.test)
+            self.generic_visit(node)
+        else:
+            for statement in node.body:
+                self.visit(statement)
+
+    def visit_Expr(self, node: ast.Expr) -> None:
+        match node.value:
+            case ast.Constant():
+                return  # a docstring, or `...`
+            case ast.Call(func=ast.Attribute(attr=name) | ast.Name(id=name)) if name in (*_LOG_LINES, "assert_never"):
+                return
+            case ast.Call() | ast.Await():
+                self._add(node, "statement left out", "pass")
+        self.generic_visit(node)
+
+    def visit_Assign(self, node: ast.Assign) -> None:
+        # Without the first value of a name nothing would run at all, which every test finds.
+        named = (each for target in node.targets for each in ast.walk(target) if isinstance(each, ast.Name))
+        if not self._in_init and not any(isinstance(each.ctx, ast.Store) for each in named):
+            self._add(node, "statement left out", "pass")
+        if "TYPE_CHECKING" not in ast.unparse(node):
+            self.visit(node.value)
+
+    def visit_AugAssign(self, node: ast.AugAssign) -> None:
+        self._add(node, "statement left out", "pass")
+        self.visit(node.value)
+
+    def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
+        if node.value is not None:
+            self._in_constant = "Final" in ast.unparse(node.annotation)
+            self.visit(node.value)
+            self._in_constant = False
+
+    def visit_Return(self, node: ast.Return) -> None:
+        if node.value is not None and not isinstance(node.value, ast.Constant):
+            self._add(node, "answer changed", "return None")
+        self.generic_visit(node)
+
+    # --- expressions ------------------------------------------------------------------------------------------------
+
+    def _negate(self, test: ast.expr) -> None:
+        self._add(test, "negated", ast.UnaryOp(ast.Not(), test))
+
+    def visit_IfExp(self, node: ast.IfExp) -> None:
+        self._negate(node.test)
+        self.generic_visit(node)
+
+    def visit_comprehension(self, node: ast.comprehension) -> None:
+        for test in node.ifs:
+            self._negate(test)
+        self.generic_visit(node)
+
+    def visit_Compare(self, node: ast.Compare) -> None:
+        operator = type(node.ops[0])
+        if len(node.ops) == 1 and operator in _COMPARISONS:
+            turned = ast.Compare(node.left, [_COMPARISONS[operator]()], node.comparators)
+            self._add(node, "comparison changed", turned)
+        self.generic_visit(node)
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> None:
+        other = ast.Or() if isinstance(node.op, ast.And) else ast.And()
+        self._add(node, "and for or", ast.BoolOp(other, node.values))
+        self.generic_visit(node)
+
+    def visit_BinOp(self, node: ast.BinOp) -> None:
+        is_text = any(isinstance(side, ast.JoinedStr | ast.List | ast.Tuple | ast.Constant) and not _is_number(side)
+                      for side in (node.left, node.right))  # fmt: skip
+        if type(node.op) in _SUMS and not self._in_constant and not is_text:
+            self._add(node, "other sum", ast.BinOp(node.left, _SUMS[type(node.op)](), node.right))
+        self.generic_visit(node)
+
+    def visit_Constant(self, node: ast.Constant) -> None:
+        if self._in_constant:
+            return
+        if isinstance(node.value, bool):
+            self._add(node, "truth changed", str(not node.value))
+        elif isinstance(node.value, int):
+            self._add(node, "number changed", f"({node.value + 1})")
+
+    def visit_Call(self, node: ast.Call) -> None:
+        if node.keywords and node.keywords[-1].arg is not None:
+            fewer = ast.Call(node.func, node.args, node.keywords[:-1])
+            self._add(node, f"argument {node.keywords[-1].arg} left out", fewer)
+        self.generic_visit(node)
+
+
+def _is_number(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, int | float)
+
+
+def places(root: Path, only: str) -> list[Mutant]:
+    """Every mutant of the files whose path within the package begins so, in order."""
+    found: list[Mutant] = []
+    for path in sorted((root / PACKAGE).rglob("*.py")):
+        name = path.relative_to(root).as_posix()
+        if name.startswith(f"{PACKAGE}{only}") and "/wire/gen/" not in name:
+            found += Places(name, path.read_bytes()).mutants
+    return sorted(found)
+
+
+def drawn(found: Sequence[Mutant], seed: int, count: int) -> list[Mutant]:
+    """Draw so many, some of each room (M1)."""
+    rooms: defaultdict[str, list[Mutant]] = defaultdict(list)
+    for mutant in found:
+        rooms[mutant.room].append(mutant)
+    count = min(count, len(found))
+    shares = {room: min(len(all_of_it), 1) for room, all_of_it in rooms.items()}
+    while sum(shares.values()) < count:
+        room = max(rooms, key=lambda each: (len(rooms[each]) / (shares[each] + 1), each))
+        shares[room] += 1
+    dice = random.Random(seed)
+    picked = [mutant for room in sorted(rooms) for mutant in dice.sample(rooms[room], shares[room])]
+    return sorted(dice.sample(picked, count))
+
+
+# --- which tests touch what -----------------------------------------------------------------------------------------
+
+
+class TouchMap:
+    """Which tests touch a line, and how long each takes."""
+
+    def __init__(self, folder: Path, tests: Sequence[str]) -> None:
+        if not (folder / "coverage").exists():
+            self._make(folder, tests)
+        from coverage import CoverageData
+
+        self._data = CoverageData(str(folder / "coverage"))
+        self._data.read()
+        self._sources = folder / "sources"
+        self._real = sorted((ROOT / "tests" / "real").glob("test_*.py"))
+
+    @cached_property
+    def _seconds(self) -> dict[str, float]:
+        """Tests by file, class and name as JUnit's XML has them."""
+        cases = ElementTree.parse(self._sources.with_name("junit.xml")).iter("testcase")
+        return {f"{case.get('classname')}.{case.get('name')}": float(case.get("time") or 0) for case in cases}
+
+    def _make(self, folder: Path, tests: Sequence[str]) -> None:
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        copy_tree(folder / "sources")
+        (folder / "sources" / "coveragerc").write_text("[run]\nsource = stoker\nrelative_files = true\n")
+        words = ["--cov=stoker", "--cov-config=coveragerc", "--cov-context=test", "--cov-report=", "-m", "not real"]
+        words += [f"--junitxml={folder / 'junit.xml'}", "-p", "no:cacheprovider", "--timeout=600", "-q", *tests]
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", *words], cwd=folder / "sources", env=_surroundings(folder / "sources"),
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+        )  # fmt: skip
+        if done.returncode:
+            print(
+                f"mutants: not every test passes; those that fail kill nothing\n{done.stdout[-2000:]}", file=sys.stderr
+            )
+        (folder / "sources" / ".coverage").rename(folder / "coverage")
+
+    def quick(self, mutant: Mutant) -> list[str]:
+        """The tests to run in this order, about QUICK_S of them (M3)."""
+        touching = self._touching(mutant)
+        by_file: defaultdict[str, list[tuple[float, str]]] = defaultdict(list)
+        for test in touching:
+            by_file[test.partition("::")[0]].append((self._seconds_of(test), test))
+        names = (f"test_{Path(mutant.path).stem}.py", _dotted(mutant.path))
+        turns = sorted(
+            (not (path.endswith(names[0]) or names[1] in _text(ROOT / path)), turn, seconds, test)
+            for path, all_of_it in by_file.items()
+            for turn, (seconds, test) in enumerate(sorted(all_of_it))
+        )
+        chosen: list[str] = []
+        left_s = QUICK_S
+        for _, _, seconds, test in turns:
+            left_s -= seconds + 0.01
+            if left_s < 0 and chosen:
+                break
+            chosen.append(test)
+        return chosen
+
+    def real(self, mutant: Mutant) -> list[str]:
+        """Files of tests with real processes, those that name the module first."""
+        inside = mutant.path.removeprefix(PACKAGE)
+        patterns = next((words for beginning, words in REAL if inside.startswith(beginning)), "").split()
+        named = [path for path in self._real if _dotted(mutant.path) in _text(path)]
+        listed = [path for pattern in patterns for path in sorted((ROOT / "tests/real").glob(f"test_{pattern}.py"))]
+        return [path.relative_to(ROOT).as_posix() for path in dict.fromkeys((*named, *listed))]
+
+    def _touching(self, mutant: Mutant) -> set[str]:
+        by_line = self._data.contexts_by_lineno(self._measured(mutant.path))
+        lines = _lines_of_statement(mutant)
+        known = self._sources / mutant.path
+        if not known.exists() or known.read_bytes() != (ROOT / mutant.path).read_bytes():
+            lines = set(by_line)  # its lines have moved since
+        found = {test for line in lines for test in by_line.get(line, ())}
+        if not found - {""}:  # what runs while the module is imported
+            found = {test for tests in by_line.values() for test in tests}
+        return {test.rpartition("|")[0] for test in found} - {""}
+
+    def _measured(self, path: str) -> str:
+        return next((name for name in self._data.measured_files() if name.endswith(path)), path)
+
+    def _seconds_of(self, test: str) -> float:
+        path, _, name = test.partition("::")
+        dotted = path.removesuffix(".py").replace("/", ".")
+        return self._seconds.get(".".join((dotted, *name.split("::"))), 0.05)
+
+
+def _lines_of_statement(mutant: Mutant) -> set[int]:
+    """The lines of the innermost statement around the change, without the block that it may have."""
+    best: ast.stmt | None = None
+    for node in ast.walk(ast.parse((ROOT / mutant.path).read_bytes())):
+        if isinstance(node, ast.stmt) and node.lineno <= mutant.line <= (node.end_lineno or 0):
+            best = node if best is None or node.lineno >= best.lineno else best
+    if best is None:
+        return {mutant.line}
+    block = getattr(best, "body", None)
+    last = block[0].lineno - 1 if isinstance(block, list) else best.end_lineno or best.lineno
+    return set(range(best.lineno, max(last, best.lineno) + 1))
+
+
+def _dotted(path: str) -> str:
+    return path.removeprefix("src/").removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def _text(path: Path) -> str:
+    return path.read_text("utf-8") if path.exists() else ""
+
+
+# --- running --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of a mutant. `by`: the test that killed it; empty = it lives."""
+
+    mutant: Mutant
+    by: str
+    remark: str = ""
+
+
+class Worker:
+    """A copy of the tree in which one mutant at a time is tried (M5)."""
+
+    def __init__(self, folder: Path, touched: TouchMap) -> None:
+        self._tree = folder
+        self._touched = touched
+        copy_tree(folder)
+
+    def judge(self, mutant: Mutant) -> Verdict:
+        """Run the tests on the mutant until one fails (M3, M4)."""
+        remarks: list[str] = []
+        quick, real = self._touched.quick(mutant), self._touched.real(mutant)
+        for tests, limit_s in ((quick, QUICK_LIMIT_S), (real, REAL_LIMIT_S)):
+            file = self._tree / mutant.path
+            sound = file.read_bytes()
+            file.write_bytes(mutant.applied(sound))
+            try:
+                failed = self._first_failure(tests, limit_s)
+            finally:
+                file.write_bytes(sound)
+            if failed == NO_END and tests is real:
+                remarks.append(f"after {limit_s:.0f} s of tests with real processes")
+            elif failed and (alone := self._first_failure(tests if failed == NO_END else [failed], QUICK_LIMIT_S)):
+                remarks.append(f"{alone} fails without it too")
+            elif failed:
+                return Verdict(mutant, failed, "; ".join(remarks))
+        if not quick and not real:
+            remarks.append("no test touches it")
+        return Verdict(mutant, "", "; ".join(remarks))
+
+    def _first_failure(self, tests: Sequence[str], limit_s: float) -> str:
+        """The first test that fails, or NO_END; empty = they pass."""
+        if not tests:
+            return ""
+        (self._tree / "tests.args").write_text("".join(f"{test}\n" for test in tests))
+        words = ["-q", "-x", "-n0", "-p", "no:cacheprovider", "-m", "not heavy", "--tb=no", "@tests.args"]
+        process = subprocess.Popen(
+            [*_apart(), sys.executable, "-m", "pytest", *words], cwd=self._tree, env=_surroundings(self._tree),
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            start_new_session=True,
+        )  # fmt: skip
+        try:
+            said = process.communicate(timeout=limit_s)[0]
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+            return NO_END
+        if process.returncode in (0, 5):  # 5: every one of them is left out here
+            return ""
+        failed = [line for line in said.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+        return failed[0].partition(" ")[2].partition(" - ")[0] if failed else tests[0]
+
+
+def _apart() -> list[str]:
+    """The command before a command so that all that it starts ends with it; empty = this account may not."""
+    words = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
+    allowed = shutil.which("unshare") and subprocess.run([*words, "true"], capture_output=True, check=False)
+    return words if allowed and allowed.returncode == 0 else []
+
+
+def _surroundings(tree: Path) -> dict[str, str]:
+    """The environment of tests in a copy. Chance is the same each time, as in CI."""
+    return {**os.environ, "PYTHONPATH": f"{tree / 'src'}:{tree}", "CI": "1", "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def copy_tree(to: Path) -> None:
+    """Copy what git knows or would add."""
+    command = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    for name in subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout.decode().split("\0"):
+        if name and (ROOT / name).is_file():
+            (to / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(ROOT / name, to / name, follow_symlinks=False)
+    (to / ".venv").symlink_to(ROOT / ".venv")
+
+
+def judged(mutants: Sequence[Mutant], touched: TouchMap, workers: int) -> Iterator[Verdict]:
+    """Judge each, several at a time, in this order."""
+    with tempfile.TemporaryDirectory(prefix="mutants-") as folder, ThreadPoolExecutor(workers) as pool:
+        free: SimpleQueue[Worker] = SimpleQueue()
+        for number in range(workers):
+            free.put(Worker(Path(folder) / str(number), touched))
+
+        def judge(mutant: Mutant) -> Verdict:
+            worker = free.get()
+            try:
+                return worker.judge(mutant)
+            finally:
+                free.put(worker)
+
+        yield from pool.map(judge, mutants)
+
+
+# --- telling --------------------------------------------------------------------------------------------------------
+
+
+def table(verdicts: Sequence[Verdict]) -> Iterator[str]:
+    """How many of each room died, and those that live."""
+    drawn_in = Counter(verdict.mutant.room for verdict in verdicts)
+    killed_in = Counter(verdict.mutant.room for verdict in verdicts if verdict.by)
+    yield "| room | mutants | killed |"
+    yield "|---|---:|---:|"
+    for room in sorted(drawn_in):
+        yield f"| {room} | {drawn_in[room]} | {killed_in[room]} |"
+    share = 100 * killed_in.total() / max(drawn_in.total(), 1)
+    yield f"| all | {drawn_in.total()} | {killed_in.total()} ({share:.0f} %) |"
+    yield ""
+    for verdict in verdicts:
+        if not verdict.by:
+            yield f"- lives: {verdict.mutant}" + (f" ({verdict.remark})" if verdict.remark else "")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Draw, judge, and print the table; 1 if less than 85 % die."""
+    parser = argparse.ArgumentParser(prog="python -m tools.mutants", description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--count", type=int, default=100, help="how many mutants (default: 100)")
+    parser.add_argument("--only", default="", help="only of paths within src/stoker that begin so: agent/runner/")
+    parser.add_argument("--tests", nargs="+", default=["tests"], help="the tests to know of (default: all)")
+    parser.add_argument("--map", type=Path, default=MAP, help="folder of what those touch (default: build/mutants)")
+    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--list", action="store_true", help="only say which mutants would be drawn")
+    given = parser.parse_args(arguments)
+    mutants = drawn(places(ROOT, given.only), given.seed, given.count)
+    if given.list:
+        print(*mutants, sep="\n")
+        return 0
+    verdicts: list[Verdict] = []
+    for verdict in judged(mutants, TouchMap(given.map, given.tests), given.workers):
+        verdicts.append(verdict)
+        remark = f" ({verdict.remark})" if verdict.remark else ""
+        print(f"{len(verdicts)}/{len(mutants)} {verdict.by or 'LIVES'}: {verdict.mutant}{remark}", file=sys.stderr)
+    print(*table(verdicts), sep="\n")
+    return 0 if sum(bool(verdict.by) for verdict in verdicts) >= 0.85 * len(verdicts) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
