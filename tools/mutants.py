@@ -17,7 +17,7 @@ Rules: M1  the same seed on the same code draws the same mutants; rooms get thei
 
 Limits: a test that only touches a line in another process isn't known to touch it, hence the table REAL.
 
-Usage: python -m tools.mutants [--seed N] [--count N] [--only ROOM_OR_PATH] [--tests PATH...] [--workers N] [--list]
+Usage: python -m tools.mutants [--seed N] [--count N] [--only ROOM_OR_PATH] [--quick] [--workers N] [--list]
 """
 
 import argparse
@@ -32,7 +32,7 @@ import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from queue import SimpleQueue
@@ -47,6 +47,8 @@ DEEP: Final = ("brain", "agent/runner")
 """Where packages inside packages count for themselves."""
 QUICK_S: Final = 60.0
 """Of tests without real processes for one mutant, by what they took under coverage."""
+TESTS_MAX: Final = 100
+"""And at most so many: more say the same of a line."""
 QUICK_LIMIT_S: Final = 300.0
 """What takes longer hangs."""
 REAL_LIMIT_S: Final = 150.0
@@ -95,7 +97,12 @@ class Mutant:
     """Bytes of the file that are replaced."""
     kind: str
     before: str
-    after: str
+    instead: ast.AST | str = field(compare=False, repr=False)
+
+    @property
+    def after(self) -> str:
+        """What stands there instead. Made when it is asked for: most are never drawn."""
+        return self.instead if isinstance(self.instead, str) else f"({ast.unparse(self.instead)})"
 
     @property
     def room(self) -> str:
@@ -129,8 +136,9 @@ class Places(ast.NodeVisitor):
             self._line_starts[(line or 1) - 1] + (column or 0)
             for line, column in ((node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset))
         )
-        after = instead if isinstance(instead, str) else f"({ast.unparse(instead)})"
-        self.mutants.append(Mutant(self._path, node.lineno, start, end, kind, self._content[start:end].decode(), after))
+        self.mutants.append(
+            Mutant(self._path, node.lineno, start, end, kind, self._content[start:end].decode(), instead)
+        )
 
     # --- what isn't entered ---------------------------------------------------------------------------------------
 
@@ -156,8 +164,7 @@ class Places(ast.NodeVisitor):
     # --- statements -------------------------------------------------------------------------------------------------
 
     def visit_If(self, node: ast.If) -> None:
-        words = ast.unparse(node.test)
-        if "TYPE_CHECKING" in words or "__name__" in words:
+        if isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
             return
         self._negate(node.test)
         self.generic_visit(node)
@@ -185,7 +192,7 @@ class Places(ast.NodeVisitor):
         named = (each for target in node.targets for each in ast.walk(target) if isinstance(each, ast.Name))
         if not self._in_init and not any(isinstance(each.ctx, ast.Store) for each in named):
             self._add(node, "statement left out", "pass")
-        if "TYPE_CHECKING" not in ast.unparse(node):
+        if not any(isinstance(target, ast.Name) and target.id == "TYPE_CHECKING" for target in node.targets):
             self.visit(node.value)
 
     def visit_AugAssign(self, node: ast.AugAssign) -> None:
@@ -194,7 +201,9 @@ class Places(ast.NodeVisitor):
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> None:
         if node.value is not None:
-            self._in_constant = "Final" in ast.unparse(node.annotation)
+            self._in_constant = any(
+                isinstance(each, ast.Name) and each.id == "Final" for each in ast.walk(node.annotation)
+            )
             self.visit(node.value)
             self._in_constant = False
 
@@ -286,7 +295,8 @@ def drawn(found: Sequence[Mutant], seed: int, count: int) -> list[Mutant]:
 class TouchMap:
     """Which tests touch a line, and how long each takes."""
 
-    def __init__(self, folder: Path, tests: Sequence[str]) -> None:
+    def __init__(self, folder: Path, tests: Sequence[str], *, quick: bool) -> None:
+        """`quick`: without the tests that start real processes."""
         if not (folder / "coverage").exists():
             self._make(folder, tests)
         from coverage import CoverageData
@@ -294,7 +304,7 @@ class TouchMap:
         self._data = CoverageData(str(folder / "coverage"))
         self._data.read()
         self._sources = folder / "sources"
-        self._real = sorted((ROOT / "tests" / "real").glob("test_*.py"))
+        self._real = [] if quick else sorted((ROOT / "tests" / "real").glob("test_*.py"))
 
     @cached_property
     def _seconds(self) -> dict[str, float]:
@@ -335,7 +345,7 @@ class TouchMap:
         left_s = QUICK_S
         for _, _, seconds, test in turns:
             left_s -= seconds + 0.01
-            if left_s < 0 and chosen:
+            if (left_s < 0 and chosen) or len(chosen) == TESTS_MAX:
                 break
             chosen.append(test)
         return chosen
@@ -345,7 +355,7 @@ class TouchMap:
         inside = mutant.path.removeprefix(PACKAGE)
         patterns = next((words for beginning, words in REAL if inside.startswith(beginning)), "").split()
         named = [path for path in self._real if _dotted(mutant.path) in _text(path)]
-        listed = [path for pattern in patterns for path in sorted((ROOT / "tests/real").glob(f"test_{pattern}.py"))]
+        listed = [path for pattern in patterns for path in self._real if path.match(f"test_{pattern}.py")]
         return [path.relative_to(ROOT).as_posix() for path in dict.fromkeys((*named, *listed))]
 
     def _touching(self, mutant: Mutant) -> set[str]:
@@ -520,6 +530,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--only", default="", help="only of paths within src/stoker that begin so: agent/runner/")
     parser.add_argument("--tests", nargs="+", default=["tests"], help="the tests to know of (default: all)")
     parser.add_argument("--map", type=Path, default=MAP, help="folder of what those touch (default: build/mutants)")
+    parser.add_argument("--quick", action="store_true", help="without the tests that start real processes")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--list", action="store_true", help="only say which mutants would be drawn")
     given = parser.parse_args(arguments)
@@ -528,7 +539,7 @@ def main(arguments: Sequence[str]) -> int:
         print(*mutants, sep="\n")
         return 0
     verdicts: list[Verdict] = []
-    for verdict in judged(mutants, TouchMap(given.map, given.tests), given.workers):
+    for verdict in judged(mutants, TouchMap(given.map, given.tests, quick=given.quick), given.workers):
         verdicts.append(verdict)
         remark = f" ({verdict.remark})" if verdict.remark else ""
         print(f"{len(verdicts)}/{len(mutants)} {verdict.by or 'LIVES'}: {verdict.mutant}{remark}", file=sys.stderr)

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from stoker.brain import cycle
 from stoker.brain.domain.array import parse_array
 from stoker.brain.domain.dependency import Dependency, DependencyKind
+from stoker.brain.domain.errors import refuse
 from stoker.brain.domain.ids import NodeName, TenantName
 from stoker.brain.domain.job import EndCause, JobSpec
 from stoker.brain.domain.lifecycle import JobState
@@ -268,6 +269,31 @@ async def test_an_action_that_breaks_the_writer_is_set_aside_and_the_others_are_
         bad, good = await s.submit(gpus=1, priority=900), await s.submit(gpus=2)
         await s.until(lambda: s.job(good).state is JobState.STARTING)
         assert s.why(bad).code is ReasonCode.SET_ASIDE
+
+
+@virtual
+async def test_a_plan_that_was_refused_in_part_is_followed_by_another_and_one_refused_whole_by_the_next_period(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What is refused for a fault of ours would be refused again and again."""
+    refused: set[int] = set()
+    admit = cycle.admit_place
+    fault = refuse("not_pending", "it isn't", "wait")
+    monkeypatch.setattr(cycle, "admit_place", lambda state, act: fault if act.job in refused else admit(state, act))
+    async with stage() as s:
+        await s.join("n1")
+        await s.pause()
+        before = s.control.loop.passes
+        refused.add(s.state.next_job_id)
+        whole = await s.submit()
+        await s.pause(3)
+        assert s.control.loop.passes == before + 1, "refused altogether"
+        refused.add(s.state.next_job_id)
+        await s.committer.ask(Submit(by=ANNA, specs=(spec(), spec())))
+        await s.pause(1)
+        assert s.control.loop.passes == before + 3, "refused in part, so looked at once more, and then altogether"
+        refused.clear()
+        await s.until_state(whole, JobState.STARTING)
 
 
 @virtual

@@ -1,12 +1,40 @@
-"""A small cluster for tests of the command line: one for each module that asks for it."""
+"""A small cluster for tests of the command line, one for each module that asks for it; and nothing that a test started
+and then failed to end goes on."""
 
-from collections.abc import Iterator
+import os
+import signal
+from collections.abc import Generator, Iterator
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
 from stoker.wire.client import Client
 from tests.real.say import Say
 from tests.real.up_process import UpProcess, until
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
+    """A test that fails between the start of a program and its end leaves it running: its machine would be busy,
+    and its folder would fill, for as long as the suite runs and beyond."""
+    before = children()
+    try:
+        return (yield)
+    except BaseException:
+        for child in sorted(children() - before):
+            with suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+        raise
+
+
+def children() -> set[int]:
+    """The processes that this one has started, also those by another thread."""
+    found: set[int] = set()
+    for path in Path("/proc/self/task").glob("*/children"):
+        with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended meanwhile
+            found |= set(map(int, path.read_text().split()))
+    return found
 
 
 @pytest.fixture(scope="module")

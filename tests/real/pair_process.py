@@ -24,8 +24,8 @@ from tests.real.agent_process import AgentProcess
 from tests.real.control_process import ask_on, free_port
 from tests.real.forks import Started, started
 
-START_S_MAX: Final = 30.0
-TAKE_OVER_S_MAX: Final = 30.0
+START_S_MAX: Final = 90.0
+TAKE_OVER_S_MAX: Final = 90.0
 
 
 def until(true: Callable[[], object], what: Callable[[], str], within_s: float = TAKE_OVER_S_MAX) -> None:

@@ -9,6 +9,7 @@ from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from stoker.live.rpc import server
 from stoker.wire.gen import agent_pb2 as pb
 from stoker.wire.gen.agent_pb2_grpc import SchedulerServiceStub
 from tests.real.rpc_stage import code_of, problem_of, rpc_stage
@@ -98,7 +99,9 @@ async def test_an_agent_that_says_goodbye_gets_a_clean_end(tmp_path: Path) -> No
                 await asyncio.sleep(0.01)
 
 
-async def test_a_stopping_control_plane_ends_streams_at_once(tmp_path: Path) -> None:
+async def test_a_stopping_control_plane_ends_streams_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By itself, not only once the grace is over that calls have."""
+    monkeypatch.setattr(server, "STOP_GRACE_S", 50.0)
     async with rpc_stage(tmp_path) as stage:
         channel = stage.channel
         stub = SchedulerServiceStub(channel)
@@ -110,4 +113,4 @@ async def test_a_stopping_control_plane_ends_streams_at_once(tmp_path: Path) -> 
         began = asyncio.get_running_loop().time()
     async with asyncio.timeout(30):
         assert await ending in (grpc.StatusCode.OK, grpc.StatusCode.CANCELLED)
-    assert asyncio.get_running_loop().time() - began < 1.5
+    assert asyncio.get_running_loop().time() - began < server.STOP_GRACE_S / 2

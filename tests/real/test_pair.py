@@ -19,8 +19,13 @@ KILLS = [pytest.param(2, 12), pytest.param(8, 50, marks=pytest.mark.heavy)]
 """How often, with how many processes beside it. `benchmarks/take_over.py` does it twenty times, and measures."""
 
 
+@pytest.fixture
+def profile() -> str:
+    return "fast"
+
+
 @pytest.fixture(params=["a log for each", "one PostgreSQL"])
-def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pair]:
+def pair(request: pytest.FixtureRequest, tmp_path: Path, profile: str) -> Iterator[Pair]:
     """On both stores. Not started."""
     with ExitStack() as undo:
         store = ""
@@ -28,7 +33,7 @@ def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pair]:
             if programs() is None:
                 pytest.skip("no PostgreSQL here (Debian: apt-get install postgresql)")
             store = undo.enter_context(server()).database("stoker")
-        yield undo.enter_context(Pair(tmp_path / "pair", store=store))
+        yield undo.enter_context(Pair(tmp_path / "pair", store=store, profile=profile))
 
 
 @pytest.mark.parametrize(("kills", "running"), KILLS)
@@ -46,6 +51,7 @@ def test_the_active_one_is_killed_again_and_again_and_nothing_is_lost_nothing_ru
     reckon(pair, work)
 
 
+@pytest.mark.parametrize("profile", ["default"])  # with the fast one a busy machine is a lost lease
 def test_one_that_is_stopped_past_its_lease_and_goes_on_has_no_say_any_more(pair: Pair) -> None:
     pair.start()
     old, new = pair.active, pair.standby
@@ -63,8 +69,14 @@ def test_one_that_is_stopped_past_its_lease_and_goes_on_has_no_say_any_more(pair
     assert status not in (200, 201), answer
     pair.until_whole()
     assert pair.active is new
-    listed = {each["id"] for half in pair.halves for each in half.ask("GET", "/api/v1/jobs?limit=10")[1]["jobs"]}
-    assert listed == {job, newer}
+
+    def listed() -> set[str]:
+        """By either half; one may just refuse, since it waits for its first look at a log that both share."""
+        answers = [half.ask("GET", "/api/v1/jobs?limit=10")[1] for half in pair.halves]
+        return {each["id"] for answer in answers for each in answer.get("jobs", ())}
+
+    until(lambda: listed() >= {job, newer}, pair.story)
+    assert listed() <= {job, newer}, "what came late is nowhere"
 
 
 def test_a_standby_answers_reads_and_says_so_and_names_the_active_one_for_the_rest(tmp_path: Path) -> None:

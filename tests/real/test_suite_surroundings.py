@@ -2,12 +2,15 @@
 
 import locale
 import os
+import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.real.runner_node import is_alive
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -58,3 +61,21 @@ def test_the_suite_passes_with_signals_ignored_and_blocked_an_odd_umask_and_an_a
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "3 passed" in done.stdout
+
+
+LEAVES = """
+import subprocess, sys
+
+def test_a_test_that_fails_while_its_program_runs():
+    print("started", subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"]).pid)
+    raise AssertionError
+"""
+
+
+def test_what_a_failed_test_has_started_ends_with_it(tmp_path: Path) -> None:
+    (tmp_path / "test_leaves.py").write_text(LEAVES)
+    words = ("-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", "-p", "tests.real.conftest", str(tmp_path))
+    done = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
+    assert "1 failed" in done.stdout, done.stdout + done.stderr
+    (pid,) = re.findall(r"^started ([0-9]+)", done.stdout, re.MULTILINE)
+    assert not is_alive(int(pid))

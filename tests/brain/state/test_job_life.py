@@ -185,9 +185,10 @@ def test_the_longest_pause_holds_however_often_a_job_was_tried() -> None:
         ([(2, 10, 0), (1, 11, 0), (0, 12, 0)], 0),  # where none failed
         ([(0, 10, 0), (2, 11, 4), (1, 12, 3)], 2),  # the first that failed, not the first that ended
         ([(0, 10, 0), (2, 11, 4), (1, 11, 3)], 1),  # the lowest rank of several at the same time
+        ([(0, 10, None), (1, 11, 3), (2, 12, 0)], 1),  # one that failed by itself before one that its node ended
     ],
 )
-def test_one_rank_says_how_a_gang_ended(ends: list[tuple[int, int, int]], decides: int) -> None:
+def test_one_rank_says_how_a_gang_ended(ends: list[tuple[int, int, int | None]], decides: int) -> None:
     """All are told of in one report, as after a time without a control plane."""
     story = Story()
     story.node("n1")
@@ -196,7 +197,12 @@ def test_one_rank_says_how_a_gang_ended(ends: list[tuple[int, int, int]], decide
     story.wait(60_000)
     begun = story.now - 60_000
     reported = {
-        rank: TaskEnd(cause=EndCause.EXITED, at=Instant(begun + at), exit_code=code, error="")
+        rank: TaskEnd(
+            cause=EndCause.STOPPED if code is None else EndCause.EXITED,
+            at=Instant(begun + at),
+            exit_code=code,
+            error="",
+        )
         for rank, at, code in ends
     }
     *_, last = end_tasks(story.job(job), reported, story.now, story.state.policy)

@@ -1,0 +1,71 @@
+"""Rules M1 to M4 of `tools/mutants.py`."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tools import mutants
+from tools.mutants import PACKAGE, Places, drawn, places
+
+CODE = b'''"""A docstring with 1 and True."""
+from typing import Final
+BOUND_MAX: Final = 17
+def find(rows: "list[int] | None", *, first: int = 0) -> "int | None":
+    """And one more."""
+    assert first >= 0, f"{first} < 0"
+    log.warning("found", rows=rows)
+    if first < 3 and rows:
+        rows.sort(key=len, reverse=True)
+        return rows[first] + 1
+    return None
+'''
+
+
+def test_m2_every_kind_of_change_is_made_and_none_that_no_test_could_find() -> None:
+    made = {(each.kind, each.line, each.after) for each in Places(f"{PACKAGE}x.py", CODE).mutants}
+    assert made == {
+        ("number changed", 4, "(1)"),
+        ("negated", 8, "(not (first < 3 and rows))"),
+        ("and for or", 8, "(first < 3 or rows)"),
+        ("comparison changed", 8, "(first <= 3)"),
+        ("number changed", 8, "(4)"),
+        ("statement left out", 9, "pass"),
+        ("argument reverse left out", 9, "(rows.sort(key=len))"),
+        ("truth changed", 9, "False"),
+        ("answer changed", 10, "return None"),
+        ("other sum", 10, "(rows[first] - 1)"),
+        ("number changed", 10, "(2)"),
+    }
+
+
+def test_a_mutant_differs_from_the_code_in_one_place_and_can_be_read() -> None:
+    for each in Places(f"{PACKAGE}x.py", CODE).mutants:
+        changed = each.applied(CODE)
+        compile(changed, "x.py", "exec")
+        assert changed != CODE
+        assert changed.startswith(CODE[: each.start])
+        assert changed.endswith(CODE[each.end :])
+
+
+def test_m1_a_seed_draws_the_same_again_and_every_room_has_some() -> None:
+    found = places(mutants.ROOT, "")
+    once = drawn(found, 7, 100)
+    assert drawn(list(reversed(found)), 7, 100) == once == sorted(set(once))
+    assert len(once) == 100
+    assert {each.room for each in once} == {each.room for each in found}
+    assert drawn(found, 8, 100) != once
+
+
+@pytest.mark.real
+@pytest.mark.timeout(300)
+def test_m4_a_mutant_of_what_a_test_holds_dies_and_the_tree_stays_as_it_is(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = {path: path.read_bytes() for path in (mutants.ROOT / PACKAGE / "agent").glob("*.py")}
+    where = ("--only", "agent/backoff.py", "--tests", "tests/agent/test_backoff.py", "--map", str(tmp_path / "map"))
+    mutants.main([*where, "--seed", "1", "--count", "2", "--quick"])
+    said = capsys.readouterr()
+    assert re.search(r"^\| all \| 2 \| [12] ", said.out, re.MULTILINE), said.out + said.err
+    assert "tests/agent/test_backoff.py::test_" in said.err
+    assert {path: path.read_bytes() for path in (mutants.ROOT / PACKAGE / "agent").glob("*.py")} == before
