@@ -9,7 +9,7 @@ Rules: M1  the same seed on the same code draws the same mutants; rooms get thei
            for the type checker, assertions, decorators, lines for the log, numbers of named constants (which bound or
            tune something)
        M3  first run the tests that touch the changed lines (as coverage tells), those of the module's own name first,
-           the quickest of each file before the others; then tests with real processes of that room; until one fails
+           the quickest of each file before the others; then, on those that live, tests with real processes of that room
        M4  a mutant is killed by a test that passes on the tree as it is, or by one that comes to no end; a test that
            fails there too kills nothing, and the run says so
        M5  each worker changes its own copy of the tree, never this one, in a PID namespace where root may make one:
@@ -34,6 +34,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import repeat
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Final
@@ -295,8 +296,7 @@ def drawn(found: Sequence[Mutant], seed: int, count: int) -> list[Mutant]:
 class TouchMap:
     """Which tests touch a line, and how long each takes."""
 
-    def __init__(self, folder: Path, tests: Sequence[str], *, quick: bool) -> None:
-        """`quick`: without the tests that start real processes."""
+    def __init__(self, folder: Path, tests: Sequence[str]) -> None:
         if not (folder / "coverage").exists():
             self._make(folder, tests)
         from coverage import CoverageData
@@ -304,7 +304,7 @@ class TouchMap:
         self._data = CoverageData(str(folder / "coverage"))
         self._data.read()
         self._sources = folder / "sources"
-        self._real = [] if quick else sorted((ROOT / "tests" / "real").glob("test_*.py"))
+        self._real = sorted((ROOT / "tests" / "real").glob("test_*.py"))
 
     @cached_property
     def _seconds(self) -> dict[str, float]:
@@ -419,27 +419,22 @@ class Worker:
         self._touched = touched
         copy_tree(folder)
 
-    def judge(self, mutant: Mutant) -> Verdict:
-        """Run the tests on the mutant until one fails (M3, M4)."""
-        remarks: list[str] = []
-        quick, real = self._touched.quick(mutant), self._touched.real(mutant)
-        for tests, limit_s in ((quick, QUICK_LIMIT_S), (real, REAL_LIMIT_S)):
-            file = self._tree / mutant.path
-            sound = file.read_bytes()
-            file.write_bytes(mutant.applied(sound))
-            try:
-                failed = self._first_failure(tests, limit_s)
-            finally:
-                file.write_bytes(sound)
-            if failed == NO_END and tests is real:
-                remarks.append(f"after {limit_s:.0f} s of tests with real processes")
-            elif failed and (alone := self._first_failure(tests if failed == NO_END else [failed], QUICK_LIMIT_S)):
-                remarks.append(f"{alone} fails without it too")
-            elif failed:
-                return Verdict(mutant, failed, "; ".join(remarks))
-        if not quick and not real:
-            remarks.append("no test touches it")
-        return Verdict(mutant, "", "; ".join(remarks))
+    def judge(self, mutant: Mutant, *, real: bool) -> Verdict:
+        """Run one of the two sets of tests on the mutant until one fails (M3, M4)."""
+        tests = self._touched.real(mutant) if real else self._touched.quick(mutant)
+        limit_s = REAL_LIMIT_S if real else QUICK_LIMIT_S
+        file = self._tree / mutant.path
+        sound = file.read_bytes()
+        file.write_bytes(mutant.applied(sound))
+        try:
+            failed = self._first_failure(tests, limit_s)
+        finally:
+            file.write_bytes(sound)
+        if failed == NO_END and real:
+            return Verdict(mutant, "", f"after {limit_s:.0f} s of tests with real processes")
+        if failed and (alone := self._first_failure(tests if failed == NO_END else [failed], QUICK_LIMIT_S)):
+            return Verdict(mutant, "", f"{alone} fails without it too")
+        return Verdict(mutant, failed, "" if tests else "no test touches it")
 
     def _first_failure(self, tests: Sequence[str], limit_s: float) -> str:
         """The first test that fails, or NO_END; empty = they pass."""
@@ -486,21 +481,26 @@ def copy_tree(to: Path) -> None:
     (to / ".venv").symlink_to(ROOT / ".venv")
 
 
-def judged(mutants: Sequence[Mutant], touched: TouchMap, workers: int) -> Iterator[Verdict]:
-    """Judge each, several at a time, in this order."""
+def judged(mutants: Sequence[Mutant], touched: TouchMap, workers: int, *, quick: bool) -> Iterator[Verdict]:
+    """Judge each, several at a time: first all by quick tests, then those that live by the others."""
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder, ThreadPoolExecutor(workers) as pool:
         free: SimpleQueue[Worker] = SimpleQueue()
         for number in range(workers):
             free.put(Worker(Path(folder) / str(number), touched))
 
-        def judge(mutant: Mutant) -> Verdict:
+        def judge(mutant: Mutant, real: bool) -> Verdict:
             worker = free.get()
             try:
-                return worker.judge(mutant)
+                return worker.judge(mutant, real=real)
             finally:
                 free.put(worker)
 
-        yield from pool.map(judge, mutants)
+        alive: list[Mutant] = []
+        for verdict in pool.map(judge, mutants, repeat(False)):
+            alive += [] if verdict.by else [verdict.mutant]
+            yield verdict
+        if not quick:
+            yield from pool.map(judge, alive, repeat(True))
 
 
 # --- telling --------------------------------------------------------------------------------------------------------
@@ -538,13 +538,13 @@ def main(arguments: Sequence[str]) -> int:
     if given.list:
         print(*mutants, sep="\n")
         return 0
-    verdicts: list[Verdict] = []
-    for verdict in judged(mutants, TouchMap(given.map, given.tests, quick=given.quick), given.workers):
-        verdicts.append(verdict)
+    verdicts: dict[Mutant, Verdict] = {}
+    for verdict in judged(mutants, TouchMap(given.map, given.tests), given.workers, quick=given.quick):
+        verdicts[verdict.mutant] = verdict  # the later one counts
         remark = f" ({verdict.remark})" if verdict.remark else ""
-        print(f"{len(verdicts)}/{len(mutants)} {verdict.by or 'LIVES'}: {verdict.mutant}{remark}", file=sys.stderr)
-    print(*table(verdicts), sep="\n")
-    return 0 if sum(bool(verdict.by) for verdict in verdicts) >= 0.85 * len(verdicts) else 1
+        print(f"{len(verdicts)}/{len(mutants)} {verdict.by or 'lives'}: {verdict.mutant}{remark}", file=sys.stderr)
+    print(*table(list(verdicts.values())), sep="\n")
+    return 0 if sum(bool(each.by) for each in verdicts.values()) >= 0.85 * len(verdicts) else 1
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 The client that blocks and the one for an event loop are held to the same rules, against servers that die, lie or stall.
 """
 
+import select
 import socket
 import threading
 import time
@@ -189,6 +190,31 @@ def what_is_no_http_is_no_answer(connect: Connect) -> None:
             assert refusal_of(call, "health").code in ("no_server", "bad_answer"), answer
 
 
+def a_connection_that_was_spoilt_serves_no_other_request(connect: Connect) -> None:
+    """Whatever comes on it next may belong to the request before."""
+    ours, late = HEALTH.replace(b'"epoch":1', b'"epoch":2'), HEALTH
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            spoilt, _ = listener.accept()
+            with spoilt:
+                _request(spoilt)
+                spoilt.sendall(b"HTTP/1.1\r\n\r\n")
+                if listener in select.select([listener, spoilt], [], [], 10)[0] or not spoilt.recv(1, socket.MSG_PEEK):
+                    fresh, _ = listener.accept()
+                    with fresh:
+                        _request(fresh)
+                        fresh.sendall(whole(ours))
+                else:
+                    spoilt.sendall(whole(late))
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        with connect(f"http://127.0.0.1:{listener.getsockname()[1]}", patience_s=0.0) as call:
+            assert call("health").epoch == 2
+        thread.join(10)
+
+
 def an_answer_in_chunks_is_read_whole(connect: Connect) -> None:
     """A proxy may cut it so."""
     cut = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n%x\r\n%b\r\n%x;a=b\r\n%b\r\n0\r\n\r\n"
@@ -295,6 +321,7 @@ RULES: Final[Sequence[Callable[[Connect], None]]] = (
     an_address_that_is_none_is_refused_before_anything_is_sent,
     an_answer_that_is_not_ours_is_said_to_be_so,
     what_is_no_http_is_no_answer,
+    a_connection_that_was_spoilt_serves_no_other_request,
     an_answer_in_chunks_is_read_whole,
     an_answer_without_length_ends_with_its_connection,
 )
