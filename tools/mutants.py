@@ -30,7 +30,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -427,16 +427,16 @@ class Worker:
         sound = file.read_bytes()
         file.write_bytes(mutant.applied(sound))
         try:
-            failed = self._first_failure(tests, limit_s)
+            failed = self.first_failure(tests, limit_s)
         finally:
             file.write_bytes(sound)
         if failed == NO_END and real:
             return Verdict(mutant, "", f"after {limit_s:.0f} s of tests with real processes")
-        if failed and (alone := self._first_failure(tests if failed == NO_END else [failed], QUICK_LIMIT_S)):
-            return Verdict(mutant, "", f"{alone} fails without it too")
+        if failed == NO_END and self.first_failure(tests, limit_s):
+            return Verdict(mutant, "", "its tests come to no end without it either")
         return Verdict(mutant, failed, "" if tests else "no test touches it")
 
-    def _first_failure(self, tests: Sequence[str], limit_s: float) -> str:
+    def first_failure(self, tests: Sequence[str], limit_s: float) -> str:
         """The first test that fails, or NO_END; empty = they pass."""
         if not tests:
             return ""
@@ -495,12 +495,27 @@ def judged(mutants: Sequence[Mutant], touched: TouchMap, workers: int, *, quick:
             finally:
                 free.put(worker)
 
-        alive: list[Mutant] = []
-        for verdict in pool.map(judge, mutants, repeat(False)):
-            alive += [] if verdict.by else [verdict.mutant]
+        def checked(verdicts: Iterable[Verdict]) -> Iterator[Verdict]:
+            """M4: the tests that failed pass on the tree as it is, all of them in one run."""
+            killed: list[Verdict] = []
+            for verdict in verdicts:
+                killed += [verdict] if verdict.by not in ("", NO_END) else []
+                yield verdict
+            worker = free.get()
+            suspects = list(dict.fromkeys(each.by for each in killed))
+            while broken := worker.first_failure(suspects, QUICK_LIMIT_S):
+                suspects.remove(broken)
+                yield from (
+                    Verdict(each.mutant, "", f"{broken} fails without it too") for each in killed if each.by == broken
+                )
+            free.put(worker)
+
+        alive: dict[Mutant, bool] = {}
+        for verdict in checked(pool.map(judge, mutants, repeat(False))):
+            alive[verdict.mutant] = not verdict.by
             yield verdict
         if not quick:
-            yield from pool.map(judge, alive, repeat(True))
+            yield from checked(pool.map(judge, [each for each, lives in alive.items() if lives], repeat(True)))
 
 
 # --- telling --------------------------------------------------------------------------------------------------------

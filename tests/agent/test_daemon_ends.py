@@ -185,6 +185,21 @@ async def test_a_start_that_died_with_the_runner_is_in_no_inventory_and_may_come
 
 
 @on_virtual_time
+async def test_a_start_of_the_old_stream_that_takes_its_time_reaches_no_later_runner() -> None:
+    runner = TwinRunner()
+    runner.start_s = 30.0
+    async with Node(runner=runner) as node:
+        await node.connected()
+        node.control.tell(start(key(1), gpus=(0,)))
+        await asyncio.sleep(0.5)
+        runner.die()
+        await asyncio.sleep(20)
+        assert runner.connects == 1, "the next one is only connected once that call is over"
+        await node.connected(streams=2)
+        assert runner.starts == []
+
+
+@on_virtual_time
 async def test_an_end_that_could_not_be_settled_is_offered_again_by_the_next_runner() -> None:
     async with Node() as node:
         await node.connected()

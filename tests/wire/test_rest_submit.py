@@ -1,16 +1,21 @@
 """What a body of a submit may say: both seed dialects, and one clear error for anything else."""
 
 import json
+from collections.abc import Callable
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stoker.brain.domain.array import parse_array
 from stoker.brain.domain.demand import Demand, JobClass
 from stoker.brain.domain.errors import Refusal, StokerError
 from stoker.brain.domain.job import JobSpec, Visible
 from stoker.brain.domain.tenant import UNSTATED
 from stoker.brain.domain.units import HOUR_MS, MINUTE_MS, Instant
+from stoker.brain.domain.where import make_where
+from stoker.wire.dependency_text import parse_dependencies
 from stoker.wire.rest.decode import decode_body
 from stoker.wire.rest.submit import JobBody, spec_of
 from stoker.wire.rest.task import TaskBody, task_spec
@@ -108,24 +113,60 @@ def test_gang_scheduling_is_harmless_where_it_says_what_is_so_anyway() -> None:
     assert refused({"command": "x", "gang_scheduling": False, "tasks": 2}).code == "bad_field"
 
 
-def test_every_field_reaches_the_job() -> None:
-    read = spec(
-        **{"class": "online"},
-        cpus=3,
-        gpu_model="V100",
-        tasks=2,
-        env={"A": "1"},
-        workdir="/data",
-        retries=2,
-        requeue=False,
-        visible="index",
-        user="ada",
-        name="n",
-    )
-    assert read.job_class is JobClass.ONLINE
-    assert (read.demand.cpus, read.demand.gpu_model, read.demand.tasks) == (3, "V100", 2)
-    assert (read.env, read.workdir, read.user, read.name) == ({"A": "1"}, "/data", "ada", "n")
-    assert (read.retries_max, read.requeue, read.visible) == (2, False, Visible.INDEX)
+EVERY: dict[str, tuple[object, Callable[[JobSpec], object], object]] = {
+    "name": ("n", lambda job: job.name, "n"),
+    "tenant": ("ml", lambda job: job.tenant, "ml"),
+    "tenant_id": ("ml", lambda job: job.tenant, "ml"),
+    "user": ("ada", lambda job: job.user, "ada"),
+    "class": ("online", lambda job: job.job_class, JobClass.ONLINE),
+    "priority": (7, lambda job: job.priority, 7),
+    "gpu_count": (3, lambda job: job.demand.gpu_count, 3),
+    "gpu_memory_mb": (5, lambda job: job.demand.gpu_memory_mb, 5),
+    "gpu_model": ("V100", lambda job: job.demand.gpu_model, "V100"),
+    "cpus": (3, lambda job: job.demand.cpus, 3),
+    "cpu_cores": (3, lambda job: job.demand.cpus, 3),
+    "memory_mb": (9, lambda job: job.demand.memory_mb, 9),
+    "tasks": (2, lambda job: job.demand.tasks, 2),
+    "tasks_per_node": (2, lambda job: job.demand.tasks_per_node, 2),
+    "image": ("i", lambda job: job.image, "i"),
+    "command": (["a", "b"], lambda job: job.command, ("a", "b")),
+    "script": ("a\nb", lambda job: job.command, "a\nb"),
+    "env": ({"A": "1"}, lambda job: job.env, {"A": "1"}),
+    "environment": ({"A": "1"}, lambda job: job.env, {"A": "1"}),
+    "workdir": ("/data", lambda job: job.workdir, "/data"),
+    "max_runtime_minutes": (2, lambda job: job.time_limit_ms, 120_000),
+    "time_limit": ("2m", lambda job: job.time_limit_ms, 120_000),
+    "retries": (2, lambda job: job.retries_max, 2),
+    "requeue": (False, lambda job: job.requeue, False),
+    "lost_after": ("60s", lambda job: job.lost_after_ms, 60_000),
+    "visible": ("index", lambda job: job.visible, Visible.INDEX),
+    "array": ("0-9%3", lambda job: job.array, parse_array("0-9%3")),
+    "after": ("ok:7", lambda job: job.after, parse_dependencies(["ok:7"])),
+    "hold": (True, lambda job: job.hold, True),
+    "begin": ("2030-01-01T00:00:00Z", lambda job: job.begin, Instant(1_893_456_000_000)),
+    "comment": ("c", lambda job: job.comment, "c"),
+    "output": ("/o", lambda job: job.output, "/o"),
+    "error": ("/e", lambda job: job.error, "/e"),
+    "where": ("zone=a", lambda job: job.where, make_where("zone=a")),
+    "exclude": ("n1", lambda job: job.where, make_where("", ["n1"])),
+    "tolerate": ("big", lambda job: job.where, make_where("", [], ["big"])),
+    "partition": ("long", lambda job: job.partition, "long"),
+}
+"""Each field with what is said, and what of the job that becomes."""
+
+
+@pytest.mark.parametrize("field", EVERY)
+def test_every_field_reaches_the_job(field: str) -> None:
+    said, of, becomes = EVERY[field]
+    fields = {field: said} if field in ("command", "script") else {"command": "true", field: said}
+    job = spec_of(decode_body(JobBody, json.dumps(fields).encode()), NOW)
+    assert of(job) == becomes
+    assert of(spec()) != becomes, "it is another than what stands for it when it is left out"
+
+
+def test_every_field_that_there_is_was_tried_above() -> None:
+    """`args` and `gang_scheduling` have tests of their own."""
+    assert {each.encode_name for each in msgspec.structs.fields(JobBody)} - EVERY.keys() == {"args", "gang_scheduling"}
 
 
 @pytest.mark.parametrize(

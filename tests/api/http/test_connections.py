@@ -82,8 +82,13 @@ class Line(asyncio.Transport):
 
 
 async def app(scope: Any, receive: Any, send: Any) -> None:  # noqa: ANN401  # an ASGI application
-    """`/` answers once the body is there, `/wait` after five minutes, `/large` without end; `/broken` breaks off."""
+    """`/` answers once the body is there, `/wait` after five minutes, `/large` without end; `/broken` breaks off, and
+    `/early` has begun before the body is there."""
     path = scope["path"]
+    if path == "/early":
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"half", "more_body": True})
+        await asyncio.sleep(300)
     while (await receive()).get("more_body"):
         pass
     if path == "/wait":
@@ -157,6 +162,15 @@ async def test_a_byte_now_and_then_wins_no_time() -> None:
             break
         line.protocol.data_received(b"y")
     assert line.end == "closed"
+
+
+@virtual
+async def test_whoever_does_not_finish_a_body_gets_no_second_answer_in_the_middle_of_the_first() -> None:
+    line = Server().connect(b"POST /early HTTP/1.1\r\ncontent-length: 10\r\n\r\nabc")
+    await asyncio.sleep(200)
+    assert line.end == "aborted"
+    assert line.received.count(b"HTTP/1.1") == 1
+    assert line.received.endswith(b"half\r\n")
 
 
 @virtual
