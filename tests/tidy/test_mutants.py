@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from tools import mutants
-from tools.mutants import PACKAGE, Places, drawn, places
+from tools.mutant_places import PACKAGE, Places, drawn, places
 
 CODE = b'''"""A docstring with 1 and True."""
 from typing import Final
