@@ -58,6 +58,7 @@ def test_m1_a_seed_draws_the_same_again_and_every_room_has_some() -> None:
 
 
 @pytest.mark.real
+@pytest.mark.heavy
 @pytest.mark.timeout(300)
 def test_m4_a_mutant_of_what_a_test_holds_dies_and_the_tree_stays_as_it_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
