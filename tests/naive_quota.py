@@ -196,7 +196,8 @@ class NodeCapacity:
                 if task.end is None:
                     taken[task.placement.node].append(task.placement)
         for name, node in state.nodes.items():
-            if node.reachable and node.drain is None and node.pause is None and not node.forgotten:
+            works = node.pause is None and not node.inventory.fault
+            if node.reachable and node.drain is None and works and not node.forgotten:
                 strays = [uuid for stray in node.strays for uuid in stray.gpus]
                 held = [uuid for place in taken[name] for uuid in place.gpus]
                 self.gpus[name] = [gpu for gpu in node.inventory.gpus if gpu.uuid not in (*strays, *held)]

@@ -65,6 +65,21 @@ async def test_a_time_limit_is_not_lengthened_by_a_clock_that_is_set_back_in_a_l
 
 
 @virtual
+async def test_a_time_limit_is_not_shortened_when_a_clock_that_was_set_back_is_set_right_again() -> None:
+    """The log's time falls behind meanwhile, and then catches up at once."""
+    clock = SimClock()
+    async with stage(clock=clock) as s:
+        await s.pause(60)
+        clock.correct(-20)
+        await s.pause(20)
+        await running(s, 5)
+        began = clock.awake()
+        clock.correct(20)
+        await s.until(lambda: s.job(ONE).state is JobState.STOPPING, within_s=60)
+        assert clock.awake() - began > 4.9
+
+
+@virtual
 @pytest.mark.parametrize("how", ["suspend", "correct"])
 async def test_a_time_to_begin_is_met_right_after_a_suspend_and_after_a_corrected_clock(how: str) -> None:
     clock = SimClock()

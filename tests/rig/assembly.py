@@ -23,7 +23,7 @@ from tests.rig.sim_log import SimDisk, SimLog
 from tests.rig.sim_machine import Machine
 from tests.rig.sim_network import CONTROL, Served, SimNetwork
 from tests.rig.sim_ports import Notes, SimClock, SimEntropy
-from tests.rig.sim_runner import SimRunner
+from tests.rig.sim_runner import SimFolders, SimRunner
 
 SETTINGS = ControlSettings(policy=PolicySettings(stop_grace_s=2, port_min=20_000, port_max=20_015))
 """Few ports, so that they run out and collide; all else as shipped."""
@@ -61,6 +61,7 @@ class ControlProcess:
         self, disk: SimDisk, network: SimNetwork, clock: SimClock, entropy: SimEntropy, look_back_max: int = 1_000_000
     ) -> None:
         self._disk, self._network, self._look_back_max = disk, network, look_back_max
+        self.clock = clock
         self.telemetry = Notes(clock, "control")
         self._world = ControlPorts(clock=clock, entropy=entropy, telemetry=self.telemetry)
         self._parts: LiveControlPlane | None = None
@@ -149,6 +150,7 @@ class AgentProcess:
             entropy=self._entropy,
             telemetry=self.telemetry,
             fence=self._fence,
+            folders=SimFolders(self.machine),
         )
         self.tasks = ProcessTasks()
         self._daemon = Daemon(self.registration(), ports)

@@ -40,7 +40,7 @@ class Cast(ABC):
         self.dice = random.Random(seed)
         self.clock, self.entropy = SimClock(), SimEntropy(seed + 1)
         self.network = SimNetwork(self.clock, self.entropy)
-        clocks = [SimClock(rate=1 + self.dice.uniform(-drift, drift)) if drift else self.clock for _ in range(nodes)]
+        clocks = [SimClock(rate=1 + self.dice.uniform(-drift, drift) if drift else 1.0) for _ in range(nodes)]
         machines = [Machine(f"n{i}", clock, self.entropy, guarded=guarded) for i, clock in enumerate(clocks, start=1)]
         self.agents = [
             AgentProcess(machine, self.network, GPUS, seed + 7 * i, addresses) for i, machine in enumerate(machines)
@@ -89,12 +89,14 @@ class Cast(ABC):
     def calm_nodes(self) -> None:
         """Whatever ailed networks and nodes is over."""
         self.network.lossy = self.network.slow_s = 0.0
+        self.oracle.poisoned = False
         for errand in tuple(self._errands):
             errand.cancel()
         for agent in self.agents:
             self.network.heal(agent.node)
             agent.gate.open()
             agent.machine.resume()
+            agent.machine.cure()
             agent.show_gpus()
             agent.machine.ports_taken.clear()
             if not agent.runs:

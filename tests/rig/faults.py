@@ -1,7 +1,7 @@
 """What the world does to a cluster. One function per kind of fault; `one_fault` draws one."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -13,18 +13,24 @@ from stoker.brain.domain.report import TaskFinished
 from tests.rig.assembly import AgentProcess
 from tests.rig.cast import Cast
 from tests.rig.cluster import Cluster
-from tests.rig.people import act
+from tests.rig.people import act, poisonous_spec, submit
 from tests.rig.sim_log import CommitPoint, Trap
 from tests.rig.sim_machine import Machine
 
 TRAP_S_MAX: Final = 40.0
 """A snapshot is due every 30 s."""
 START_S_MAX: Final = 5.0
+AILING_S: Final = (3.0, 20.0, 60.0)
+"""Below and beyond what it takes to be told so."""
 
 
-async def one_fault(cluster: Cluster) -> None:
+Fault = Callable[[Cluster], Awaitable[None]]
+
+
+async def one_fault(cluster: Cluster, among: Sequence[Fault] = ()) -> None:
+    """`among`: one of these; empty = of any kind."""
     cluster.faults += 1
-    await cluster.dice.choice(FAULTS)(cluster)
+    await cluster.dice.choice(among or FAULTS)(cluster)
     for agent in cluster.agents:
         if cluster.dice.random() < 0.5:
             cluster.network.heal(agent.node)
@@ -78,6 +84,22 @@ async def disk_stalls(cluster: Cluster) -> None:
         act(cluster)
     await cluster.clock.sleep(cluster.dice.choice([1.0, 10.0]))
     cluster.disk.stall_s = 0.0
+
+
+async def control_suspended(cluster: Cluster) -> None:
+    """Its machine sleeps, in a moment of all others, and its clocks but one have gone on."""
+    for_s = cluster.dice.choice([5.0, 600.0, 7_200.0])
+    cluster.control.clock.suspend(for_s)
+    cluster.wall_offset_s += for_s
+    act(cluster)
+
+
+async def clock_corrected(cluster: Cluster) -> None:
+    """While the control plane runs."""
+    by_s = cluster.dice.choice([-3_600.0, -7.0, 7.0, 3_600.0])
+    cluster.control.clock.correct(by_s)
+    cluster.wall_offset_s += by_s
+    act(cluster)
 
 
 async def wall_clock_steps(cluster: Cluster) -> None:
@@ -154,6 +176,79 @@ async def ports_taken_or_freed(cluster: Cast) -> None:
     any_agent(cluster).machine.ports_taken ^= set(range(first, min(first + 4, 20_016)))
 
 
+async def node_suspended(cluster: Cast) -> None:
+    suspend_node(cluster, any_agent(cluster), cluster.dice.choice([5.0, 20.0, 90.0]))
+
+
+def suspend_node(cluster: Cast, agent: AgentProcess, seconds: float) -> None:
+    agent.machine.suspend()
+    gate = agent.gate
+    gate.shut()
+
+    def resume() -> None:
+        agent.machine.resume()
+        gate.open()
+
+    afterwards(cluster, seconds, resume)
+
+
+async def node_clock_corrected(cluster: Cast) -> None:
+    any_agent(cluster).machine.clock.correct(cluster.dice.choice([-3_600.0, -7.0, 7.0, 3_600.0]))
+
+
+async def node_disk_full(cluster: Cast) -> None:
+    """The runner's."""
+    machine = any_agent(cluster).machine
+    machine.fill_disk()
+    act(cluster)
+    afterwards(cluster, cluster.dice.choice(AILING_S), machine.free_disk)
+
+
+async def job_folders_full(cluster: Cast) -> None:
+    machine = any_agent(cluster).machine
+    machine.folders_full = True
+    act(cluster)
+    afterwards(cluster, cluster.dice.choice(AILING_S), lambda: setattr(machine, "folders_full", False))
+
+
+async def runner_stopped(cluster: Cast) -> None:
+    """SIGSTOP; what it started goes on."""
+    machine = any_agent(cluster).machine
+    for _ in range(2):
+        act(cluster)
+    machine.stop_runner()
+    afterwards(cluster, cluster.dice.choice(AILING_S), machine.continue_runner)
+
+
+async def node_sick(cluster: Cast) -> None:
+    """Start after start fails."""
+    machine = any_agent(cluster).machine
+    machine.sick = True
+    for _ in range(2):
+        act(cluster)
+    afterwards(cluster, cluster.dice.choice(AILING_S), lambda: setattr(machine, "sick", False))
+
+
+async def node_has_few_resources(cluster: Cast) -> None:
+    """Its next runner finds limits that are enough for a task or two."""
+    machine = any_agent(cluster).machine
+    machine.limit_tasks(cluster.dice.choice([1, 2]))
+    for _ in range(2):
+        act(cluster)
+    afterwards(cluster, cluster.dice.choice(AILING_S), lambda: machine.limit_tasks(0))
+
+
+# --- jobs -------------------------------------------------------------------------------------------------------
+
+
+async def job_breaks_the_engine(cluster: Cast) -> None:
+    """A defect of ours that only the shape of one job brings out, until there is a version without it."""
+    cluster.oracle.poisoned = True
+    cluster.ask(submit(cluster, poisonous_spec(cluster)))
+    act(cluster)
+    afterwards(cluster, cluster.dice.choice(AILING_S), lambda: setattr(cluster.oracle, "poisoned", False))
+
+
 # --- the network ------------------------------------------------------------------------------------------------
 
 
@@ -204,19 +299,37 @@ NODE_FAULTS: Final[tuple[Callable[[Cast], Awaitable[None]], ...]] = (
     gpus_vanish,
     gpus_return,
     ports_taken_or_freed,
+    node_clock_corrected,
+    node_disk_full,
+    job_folders_full,
+    runner_stopped,
+    node_sick,
+    node_has_few_resources,
+    job_breaks_the_engine,
     partition,
     blip,
     lossy,
 )
-FAULTS: Final[tuple[Callable[[Cluster], Awaitable[None]], ...]] = (
+FAULTS: Final[tuple[Fault, ...]] = (
     control_killed,
     control_killed_at_a_commit_point,
     disk_full,
     disk_stalls,
     wall_clock_steps,
+    control_suspended,
+    clock_corrected,
+    node_suspended,
     *NODE_FAULTS,
     late_end,
 )
+
+
+def afterwards(cluster: Cast, seconds: float, deed: Callable[[], None]) -> None:
+    async def later() -> None:
+        await cluster.clock.sleep(seconds)
+        deed()
+
+    cluster.later(later())
 
 
 def any_agent(cluster: Cast) -> AgentProcess:

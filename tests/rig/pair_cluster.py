@@ -27,6 +27,8 @@ from tests.rig.sim_peers import SimPeers
 
 NAMES: Final = ("a", "b")
 PEACE_S: Final = 1_800.0
+PASSES_S: Final = 120.0
+"""An append may stall for 40 s, and begins after one that has stalled."""
 LOOK_BACK: Final = (1_000_000, 1_000_000, 1_000_000, 40)
 REBUILD_EVERY: Final = 10
 """Indexes are looked at more often in runs of a single control plane; here it is about other things."""
@@ -40,6 +42,7 @@ class PairCluster(Cast):
     def __init__(self, seed: int, nodes: int, *, shared: bool = False, profile: str = "default") -> None:
         super().__init__(seed, nodes, addresses=NAMES, drift=DRIFT, guarded=True)
         self.oracle.check = QuickCheck(rebuild_every=REBUILD_EVERY)
+        self.oracle.passes_s = PASSES_S
         self.place = SharedPlace()
         self.peers = SimPeers(self.network)
         self.database = SimDisk() if shared else None

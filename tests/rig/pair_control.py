@@ -74,6 +74,8 @@ class PairControl:
     look_back_max: int = 1_000_000
     wall_offset_s: float = 0.0
     """How far its wall clock is off for processes that start from now on."""
+    clock: SimClock = field(default_factory=SimClock)
+    """Of the newest process."""
     process: SimProcess | None = None
     life: Tenure | None = None
     lives: int = 0
@@ -119,7 +121,7 @@ class PairControl:
 
     def start(self) -> None:
         assert not self.runs, f"{self.name} runs already"
-        clock = SimClock(self.wall_offset_s, rate=self.rate)
+        clock = self.clock = SimClock(self.wall_offset_s, rate=self.rate)
         self.process, self.stop = SimProcess(self.name), asyncio.Event()
         world = ControlPorts(clock=clock, entropy=self.common.entropy, telemetry=self.telemetry)
         lives = Tenures(self.settings, self._around(self.process, clock), world, self._serve)

@@ -8,10 +8,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
-from tests.rig.faults import NODE_FAULTS
+from tests.rig.faults import NODE_FAULTS, afterwards, suspend_node
 from tests.rig.pair_client import PEOPLE
 from tests.rig.pair_cluster import PairCluster
-from tests.rig.pair_victims import Halt, active_or_any, afterwards, any_control, busy_or_any, cut_for, stop_for
+from tests.rig.pair_victims import Halt, active_or_any, any_control, busy_or_any, cut_for, stop_for
 from tests.rig.people import act
 from tests.rig.sim_disk import CommitPoint, Trap
 
@@ -139,6 +139,28 @@ async def control_loses_its_disk(cluster: PairCluster) -> None:
     others = {(each.name, each.disk.uid) for each in cluster.controls.values() if each is not control}
     if cluster.database is None and marker is not None and any((m.name, m.uid) in others for m in marker.in_sync):
         await cluster.restart(control, cluster.dice.choice([0.0, 10.0]), wipe=True)
+
+
+async def control_suspended(cluster: PairCluster) -> None:
+    """Its whole machine: one of its clocks stands still meanwhile."""
+    control, seconds = active_or_any(cluster), cluster.dice.choice(WHILE)
+    process, clock = control.process, control.clock
+    control.pause()
+
+    def resume() -> None:
+        if control.process is process and process is not None and process.stopped:
+            clock.slept(seconds)
+            control.go_on()
+
+    afterwards(cluster, seconds, resume)
+
+
+async def clock_corrected(cluster: PairCluster) -> None:
+    """While the control plane runs."""
+    control, by_s = active_or_any(cluster), cluster.dice.choice([-3_600.0, -7.0, 7.0, 3_600.0])
+    control.clock.correct(by_s)
+    control.wall_offset_s += by_s
+    act(cluster)
 
 
 async def wall_clock_steps(cluster: PairCluster) -> None:
@@ -289,16 +311,7 @@ async def agent_stands_still(cluster: PairCluster) -> None:
 
 
 async def node_suspended(cluster: PairCluster) -> None:
-    agent = busy_or_any(cluster)
-    agent.machine.suspend()
-    gate = agent.gate
-    gate.shut()
-
-    def resume() -> None:
-        agent.machine.resume()
-        gate.open()
-
-    afterwards(cluster, cluster.dice.choice(LONG), resume)
+    suspend_node(cluster, busy_or_any(cluster), cluster.dice.choice(LONG))
 
 
 async def node_fades_away(cluster: PairCluster) -> None:
@@ -343,6 +356,8 @@ KINDS: Final[tuple[tuple[Fault, ...], ...]] = (
         control_resigns,
         control_loses_its_disk,
         wall_clock_steps,
+        control_suspended,
+        clock_corrected,
     ),
     (disk_full, disk_fails_to_sync, disk_stalls, disk_tears),
     (

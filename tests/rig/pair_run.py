@@ -24,7 +24,7 @@ from tests.rig.pair_cluster import PairCluster
 from tests.rig.pair_faults import Fault, one_fault
 from tests.rig.people import act, no_wish_unmet, resume_all
 from tests.rig.process import RUNNING
-from tests.rig.run import Report, report
+from tests.rig.run import Report, poisonable, report
 from tests.rig.sharing import found
 from tests.rig.virtual_loop import run_virtual
 
@@ -113,5 +113,6 @@ def watched(cluster: PairCluster) -> Iterator[None]:
         mock.patch.object(committer, "apply", seen),
         mock.patch.object(cycle, "propose", planned),
         mock.patch.object(Committer, "_announce", announced),
+        poisonable(oracle),
     ):
         yield

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from tests.rig.assembly import AgentProcess
-from tests.rig.faults import any_agent
+from tests.rig.faults import afterwards, any_agent
 from tests.rig.pair_cluster import PairCluster
 from tests.rig.pair_control import PairControl
 from tests.rig.sim_disk import CommitPoint, SimDisk, Trap
@@ -61,11 +61,3 @@ def cut_for(cluster: PairCluster, ways: Sequence[tuple[str, str]], seconds: floa
             cluster.network.mend(*way)
 
     afterwards(cluster, seconds, mend)
-
-
-def afterwards(cluster: PairCluster, seconds: float, deed: Callable[[], None]) -> None:
-    async def later() -> None:
-        await cluster.clock.sleep(seconds)
-        deed()
-
-    cluster.later(later())

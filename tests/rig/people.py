@@ -25,6 +25,7 @@ from stoker.brain.state.commands import (
 )
 from stoker.brain.state.events.union import Event
 from tests.rig.cast import Cast
+from tests.rig.oracle import POISON_CPUS
 from tests.rig.sharing import any_ownership, lift_limits, share
 
 BOB: Final = Principal("user:bob")
@@ -73,6 +74,13 @@ def any_spec(cluster: Cast) -> JobSpec:
         **any_ownership(cluster),
         begin=Instant(cluster.clock.now() + 20_000) if dice.random() < 0.05 else NEVER,
     )
+
+
+def poisonous_spec(cluster: Cast) -> JobSpec:
+    """Of the shape that `oracle.poisoned` speaks of."""
+    demand = Demand(gpu_count=cluster.dice.choice([0, 1]), cpus=POISON_CPUS)
+    priority = cluster.dice.choice([100, 500, 1000])
+    return JobSpec(name="poison", demand=demand, command="0.5 0", priority=priority, time_limit_ms=0)
 
 
 def any_dependencies(cluster: Cast) -> tuple[Dependency, ...]:

@@ -2,7 +2,7 @@
 
 import hashlib
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -10,16 +10,19 @@ from unittest import mock
 
 from stoker.brain import cycle
 from stoker.brain.domain.ids import Position
-from stoker.brain.domain.plan import Plan
+from stoker.brain.domain.plan import Place, Plan
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.units import Instant
+from stoker.brain.engine import decide
+from stoker.brain.engine.queue_order import Candidate
 from stoker.brain.state.apply import dispatch
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.codec import Fact
 from stoker.brain.state.view import View
 from stoker.control import committer
 from tests.rig.cluster import Cluster
-from tests.rig.faults import one_fault
+from tests.rig.faults import Fault, one_fault
+from tests.rig.oracle import POISON_CPUS, Oracle
 from tests.rig.people import act, forget_any, no_wish_unmet, resume_all
 from tests.rig.sharing import found
 from tests.rig.virtual_loop import run_virtual
@@ -41,14 +44,24 @@ class Report:
 
 
 def simulate(
-    seed: int, *, nodes: int = 3, steps: int = 30, forgetting: bool = False, history_fails: bool = False
+    seed: int,
+    *,
+    nodes: int = 3,
+    steps: int = 30,
+    forgetting: bool = False,
+    history_fails: bool = False,
+    faults: Sequence[Fault] = (),
 ) -> Report:
-    """Run one seed; raises AssertionError with the story when a promise is broken."""
-    return run_virtual(lambda: _simulate(seed, nodes, steps, forgetting, history_fails))
+    """Run one seed; raises AssertionError with the story when a promise is broken.
+
+    `faults`: only these happen; empty = all kinds.
+    """
+    return run_virtual(lambda: _simulate(Cluster(seed, nodes), seed, steps, forgetting, history_fails, faults))
 
 
-async def _simulate(seed: int, nodes: int, steps: int, forgetting: bool, history_fails: bool) -> Report:
-    cluster = Cluster(seed, nodes)
+async def _simulate(
+    cluster: Cluster, seed: int, steps: int, forgetting: bool, history_fails: bool, faults: Sequence[Fault]
+) -> Report:
     dice = cluster.dice
     try:
         with watched(cluster):
@@ -62,7 +75,7 @@ async def _simulate(seed: int, nodes: int, steps: int, forgetting: bool, history
                 await cluster.clock.sleep(dice.choice([0.001, 0.01, 0.2, 3.0, 12.0]))
                 cluster.look()
                 if dice.random() < 0.5:
-                    await one_fault(cluster)
+                    await one_fault(cluster, faults)
                 if forgetting and dice.random() < 0.1:
                     await forget_any(cluster)
             cluster.disk.archive.fault = ""
@@ -99,7 +112,25 @@ def watched(cluster: Cluster) -> Iterator[None]:
             cluster.oracle.planned(cluster.control.state, plan)
         return plan
 
-    with mock.patch.object(committer, "apply", seen), mock.patch.object(cycle, "propose", planned):
+    with (
+        mock.patch.object(committer, "apply", seen),
+        mock.patch.object(cycle, "propose", planned),
+        poisonable(cluster.oracle),
+    ):
+        yield
+
+
+@contextmanager
+def poisonable(oracle: Oracle) -> Iterator[None]:
+    """The engine raises when it is to place a job of the poisonous shape, while there is such a defect."""
+    real = decide._Pass.place
+
+    def place(pass_: "decide._Pass", candidate: Candidate) -> Place | None:
+        if oracle.poisoned and candidate.shape.demand.cpus == POISON_CPUS:
+            raise RuntimeError("a defect that only this shape brings out")
+        return real(pass_, candidate)
+
+    with mock.patch.object(decide._Pass, "place", place):
         yield
 
 

@@ -24,6 +24,7 @@ TRAP: Final = "trap"
 LINGER: Final = "linger"
 """In a command: its leader leaves a child behind, which goes on for LINGER_S."""
 LINGER_S: Final = 2.0
+INFINITY: Final = float("inf")
 
 
 @dataclass(slots=True)
@@ -73,6 +74,18 @@ class Machine:
     pids: int = 100
     recorded: asyncio.Event = field(default_factory=asyncio.Event)
     """Set whenever a start record is written: its process isn't there yet."""
+    disk_full: bool = False
+    """No room for its runner's records."""
+    folders_full: bool = False
+    """No room for folders of jobs, which lie on a disk of their own."""
+    sick: bool = False
+    """Every start fails in the kernel (EAGAIN)."""
+    tasks_max: int = 0
+    """Tasks at once for which it has files and processes. 0 = for any number."""
+    revoked: dict[TaskKey, None] = field(default_factory=dict)
+    """Starts that its agent has taken back from a runner that didn't answer."""
+    ailing_since_s: float = INFINITY
+    """When it last came to lack something of which people must be told, in seconds of the loop."""
     on_start: "Callable[[Machine, Process], None] | None" = None
     """Called whenever a process begins to live."""
 
@@ -104,10 +117,66 @@ class Machine:
             self.frozen = False
             self.thawed.open()
 
+    # --- what it lacks ------------------------------------------------------------------------------------------
+
+    def ails(self) -> None:
+        """From now on people must be told."""
+        self.ailing_since_s = asyncio.get_running_loop().time()
+
+    @property
+    def cannot_work(self) -> str:
+        """What keeps its runner from starting anything; empty = nothing."""
+        if self.disk_full:
+            return "its disk is full"
+        return "its runner is stopped" if self.runner is not None and not self.runner.gate.is_open else ""
+
+    def fill_disk(self) -> None:
+        self.disk_full = True
+        self.ails()
+
+    def free_disk(self) -> None:
+        """What waited for room is written."""
+        self.disk_full, self.ailing_since_s = False, INFINITY
+        if self.runner is not None and self.runner.gate.is_open:
+            self.runner.write_waiting()
+
+    def stop_runner(self) -> None:
+        """SIGSTOP"""
+        if self.runner is not None:
+            self.runner.gate.shut()
+            self.ails()
+
+    def continue_runner(self) -> None:
+        """SIGCONT. What has outlived its lease is killed before anything else runs."""
+        if self.runner is not None and not self.runner.gate.is_open:
+            self.runner.gate.open()
+            self.ailing_since_s = INFINITY
+            if self.guarded:
+                self.runner.end_leases()
+            if not self.disk_full:
+                self.runner.write_waiting()
+
+    def limit_tasks(self, most: int) -> None:
+        """From its next runner on, which has another limit of files and processes."""
+        self.tasks_max = most
+        self.kill_runner()
+
+    def cure(self) -> None:
+        """It lacks nothing any more."""
+        self.continue_runner()
+        if self.disk_full:
+            self.free_disk()
+        if self.tasks_max:
+            self.limit_tasks(0)
+        self.folders_full = self.sick = False
+
     def kill_runner(self) -> None:
         if self.runner is not None:
             self.runner.die()
             self.runner = None
+            self.ailing_since_s = INFINITY
+            if self.disk_full or self.tasks_max:
+                self.ails()
             if self.guarded:
                 for process in self.left():
                     end_process(process)

@@ -18,24 +18,32 @@ class SimClock:
     def __init__(self, wall_offset_s: float = 0.0, *, rate: float = 1.0) -> None:
         self._wall_ms = EPOCH_MS + round(wall_offset_s * 1000)
         self._rate = rate
-        self._slept_s = 0.0
+        self._ahead_s = self._slept_s = 0.0
 
     def now(self) -> Instant:
-        return Instant(self._wall_ms + int((self.awake() + self._slept_s) * 1000))
+        return Instant(self._wall_ms + int(self._counted_s() * 1000))
 
     def mono(self) -> Mono:
-        return Mono(77.0 + self.awake() + self._slept_s)
+        return Mono(77.0 + self._counted_s())
 
     def awake(self) -> Mono:
-        return Mono(asyncio.get_running_loop().time() * self._rate)
+        return Mono(self._counted_s() - self._slept_s)
+
+    def _counted_s(self) -> float:
+        return asyncio.get_running_loop().time() * self._rate + self._ahead_s
 
     def correct(self, by_s: float) -> None:
         """The wall clock of the machine is set."""
         self._wall_ms += round(by_s * 1000)
 
     def suspend(self, for_s: float) -> None:
-        """The machine has slept for so long just now, and its wall clock has gone on."""
+        """The machine has slept for so long in this very moment of all others, and its wall clock has gone on."""
+        self._ahead_s += for_s
         self._slept_s += for_s
+
+    def slept(self, for_s: float) -> None:
+        """The machine has just slept for so long."""
+        self._slept_s += for_s * self._rate
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds / self._rate)

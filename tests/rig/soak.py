@@ -2,28 +2,103 @@
 
 Kinds of runs: `single` (one control plane), `pair` (two, each with a log of its own), `shared` (two on one database),
 `fast` (two, with the fast profile). Without a choice they take turns.
+
+Seeds follow each other from one soak to the next: a table (`benchmarks/results/soak.md`) says for each kind which seed
+comes next, and what all before it came to. It is written after every run, so that an interruption loses one at most.
+A seed that broke a promise is counted in it, and not run again by itself.
 """
 
 import argparse
 import itertools
 import re
+import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import pytest
 
+from stoker.agent.runner.files import replace_file
 from tests.rig.pair_mutants import FOUND
 from tests.rig.pair_run import simulate_pair
 from tests.rig.planted import Bugs
 from tests.rig.run import Report, simulate
 
 KINDS: Final = ("single", "pair", "shared", "fast")
+FIRST: Final = 10_000_000
+"""The first seed of a table that is begun: no test runs those."""
+STATE: Final = Path(__file__).parent.parent.parent / "benchmarks" / "results" / "soak.md"
+AIM_H: Final = 1_000
 TURNS: Final = ("pair", "single", "shared", "pair", "fast")
 NODES: Final = 20
 """Of a run with two control planes."""
+STEPS: Final = 60
+"""Of each history of a soak."""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What the soaks of one kind have come to, each with the options that `_options` gives it."""
+
+    next_seed: int = FIRST
+    seeds: int = 0
+    simulated_h: float = 0.0
+    events: int = 0
+    violations: int = 0
+    commit: str = "-"
+    """Of the newest."""
+
+
+HEAD: Final = """# Soak: random faults on virtual time
+
+`make soak MINUTES=60` goes on with the seeds that come next: {steps} steps in each history, {nodes} nodes where there
+are two control planes. It keeps this table; a seed that breaks a promise is counted, named, and becomes a test.
+The aim is {aim} simulated hours without a violation: {hours:.1f} so far, with {violations} violations.
+
+| kind | next seed | seeds | simulated hours | events | violations | newest commit |
+|---|---:|---:|---:|---:|---:|---|
+"""
+
+
+def read_tallies(path: Path) -> dict[str, Tally]:
+    """Raises: ValueError for a table that can't be read."""
+    tallies = {kind: Tally() for kind in KINDS}
+    if not path.exists():
+        return tallies
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        kind, *cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if not line.startswith("|") or kind in ("kind", "---"):
+            continue
+        try:
+            next_seed, seeds, hours, events, violations, commit = cells
+            tallies[kind] = Tally(
+                int(next_seed), int(seeds), float(hours), int(events), int(violations), commit.strip("`")
+            )
+        except ValueError as error:
+            raise ValueError(
+                f"line {number} of {path} is no row of a soak: {error}; put the committed one back"
+            ) from error
+    return tallies
+
+
+def write_tallies(path: Path, tallies: Mapping[str, Tally]) -> None:
+    """Whole or not at all."""
+    text = HEAD.format(
+        nodes=NODES,
+        steps=STEPS,
+        aim=f"{AIM_H:,}",
+        hours=sum(each.simulated_h for each in tallies.values()),
+        violations=sum(each.violations for each in tallies.values()),
+    )
+    for kind, each in tallies.items():
+        text += (
+            f"| {kind} | {each.next_seed} | {each.seeds} | {each.simulated_h:.3f} | {each.events} "
+            f"| {each.violations} | `{each.commit}` |\n"
+        )
+    replace_file(str(path), text.encode())
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +121,7 @@ def run(seed: int, options: Options) -> Report:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=10.0)
-    parser.add_argument("--first", type=int, default=1_000_000, help="the first seed")
+    parser.add_argument("--state", type=Path, default=STATE, help="the table that says where to go on")
     parser.add_argument("--seed", type=int, help="run this one seed and print its report")
     parser.add_argument("--kind", choices=KINDS, help="only runs of this kind (with --seed: single)")
     parser.add_argument("--steps", type=int, help="how long each history is (30 with --seed, else 60)")
@@ -64,7 +139,9 @@ def main() -> int:
         options = Options(told.kind or "single", told.steps or 30, told.nodes, told.forgetting)
         print(run(told.seed, options))
         return 0
-    return _soak(told.minutes, told.first, lambda seed: _options(told, seed))
+    if told.steps or told.nodes != NODES or told.forgetting:
+        parser.error("a soak has the same options each time: --steps, --nodes and --forgetting go with --seed")
+    return soak(told.minutes, (told.kind,) if told.kind else TURNS, told.state)
 
 
 def _look_for(name: str) -> int:
@@ -84,35 +161,45 @@ def _look_for(name: str) -> int:
     return 1
 
 
-def _options(told: argparse.Namespace, seed: int) -> Options:
-    kind = told.kind or TURNS[seed % len(TURNS)]
-    return Options(kind, told.steps or 60, told.nodes, told.forgetting or (kind == "single" and seed % 7 == 0))
-
-
-def _soak(minutes: float, first: int, options_of: Callable[[int], Options]) -> int:
+def soak(minutes: float, turns: Sequence[str], state: Path, run: Callable[[int, Options], Report] = run) -> int:
+    """Go on where the table says. Another soak that keeps the same table is waited for by nobody: run one at a time."""
     began, cpu = time.monotonic(), time.process_time()
-    seeds, events, simulated_s = 0, 0, 0.0
-
-    def so_far() -> str:
-        spent, hours = time.process_time() - cpu, simulated_s / 3600
-        rates = f"{events / spent:.0f} events/s, {hours / spent * 3600:.0f} simulated hours per core-hour"
-        return f"{seeds} seeds from {first}: {hours:.1f} simulated hours, {events} events; {rates}"
-
-    for seed in itertools.count(first):
-        if time.monotonic() - began > minutes * 60:
-            break
-        options = options_of(seed)
+    tallies, commit = read_tallies(state), _commit()
+    before = sum(each.simulated_h for each in tallies.values())
+    turn = sum(each.seeds for each in tallies.values())
+    while time.monotonic() - began < minutes * 60:
+        kind = turns[turn % len(turns)]
+        tally = tallies[kind]
+        seed, turn = tally.next_seed, turn + 1
+        options = Options(kind, STEPS, NODES, forgetting=kind == "single" and seed % 7 == 0)
+        tally.next_seed, tally.commit = seed + 1, commit
         try:
             report = run(seed, options)
-        except BaseException:
+        except Exception:
+            tally.violations += 1
+            write_tallies(state, tallies)
             print(f"seed {seed} broke a promise: {_again(seed, options)}", file=sys.stderr)
-            print(so_far(), file=sys.stderr)
             raise
-        seeds, events, simulated_s = seeds + 1, events + report.events, simulated_s + report.simulated_s
-        if seeds % 50 == 0:
-            print(so_far(), flush=True)
-    print(f"every promise was kept. {so_far()}")
+        tally.seeds, tally.events = tally.seeds + 1, tally.events + report.events
+        tally.simulated_h += report.simulated_s / 3_600
+        write_tallies(state, tallies)
+        if turn % 50 == 0:
+            print(_so_far(tallies, before, time.process_time() - cpu), flush=True)
+    print(_so_far(tallies, before, time.process_time() - cpu))
     return 0
+
+
+def _so_far(tallies: Mapping[str, Tally], before: float, cpu_s: float) -> str:
+    hours = sum(each.simulated_h for each in tallies.values())
+    new = hours - before
+    rate = f"{new / cpu_s * 3_600:.0f} simulated hours per core-hour" if cpu_s else "none"
+    return f"{hours:.1f} simulated hours so far, {new:.1f} of them now ({rate}), every promise kept in these"
+
+
+def _commit() -> str:
+    asked = ["git", "describe", "--always", "--dirty", "--exclude=*"]
+    said = subprocess.run(asked, capture_output=True, text=True, cwd=STATE.parent, check=False)
+    return said.stdout.strip() or "unknown"
 
 
 def _again(seed: int, options: Options) -> str:

@@ -35,7 +35,14 @@ from stoker.brain.state.admit.dispatch import admit
 from stoker.brain.state.apply.dispatch import apply
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.codec import Fact, decode_fact, encode_fact
-from stoker.brain.state.commands import BeginEpoch, Command, MoveClock
+from stoker.brain.state.commands import (
+    BeginEpoch,
+    Command,
+    CompareInventory,
+    MoveClock,
+    ReportFinished,
+    ReportStarted,
+)
 from stoker.brain.state.events.job import AttemptStopping, JobPlaced, TaskStarted
 from stoker.brain.state.events.union import Event
 from stoker.control.control_ports import ControlPorts, NoReplicas, NotActive, Replicas
@@ -48,6 +55,9 @@ COMMANDS_MAX: Final = 10_000
 LEAP_NOTED_MS: Final = 1_000
 LAG_NOTED_MS: Final = 30_000
 """While the log waits for a clock that was set back by an hour, a fact a minute."""
+
+_STARTING: Final = (ReportStarted, ReportFinished, CompareInventory)
+"""Commands by which a time limit may begin to run."""
 
 OnApplied = Callable[[ClusterState, Position, Fact], None]
 """Told of each fact right after it was applied, before it is durable. It must only take notes."""
@@ -187,11 +197,11 @@ class Committer:
         """By how much the log's time is ahead of the wall clock, which it waits for (W4)."""
         return max(0, self.now() - self._clock.now())
 
-    def follow_clock(self) -> bool:
+    def follow_clock(self, lag_noted_ms: int = LAG_NOTED_MS) -> bool:
         """Return whether a fact had to say that the log's time has moved (W7)."""
         moved_ms = self.now() - self._awake_ms() - self._over_awake_ms
         ours = self.following is None and not self._closing and not self.failed.is_set()
-        if not ours or -LAG_NOTED_MS < moved_ms < LEAP_NOTED_MS:
+        if not ours or -lag_noted_ms < moved_ms < LEAP_NOTED_MS:
             return False
         self._over_awake_ms += moved_ms
         self._carry_out(MoveClock(by=CONTROL, by_ms=moved_ms))
@@ -236,7 +246,8 @@ class Committer:
         """
         self._check_open()
         if not isinstance(command, BeginEpoch):  # an epoch's first fact is its beginning
-            self.follow_clock()
+            # A task must not begin in a lag that isn't noted: once noted or made up for it would count as time it had.
+            self.follow_clock(LEAP_NOTED_MS if isinstance(command, _STARTING) else LAG_NOTED_MS)
         return self._carry_out(command)
 
     def _carry_out(self, command: Command) -> tuple[Event, ...]:

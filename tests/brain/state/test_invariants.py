@@ -2,10 +2,11 @@
 
 from msgspec.structs import replace
 
-from stoker.brain.domain.ids import CONTROL, Epoch
+from stoker.brain.domain.ids import CONTROL, Epoch, NodeName, node_principal
 from stoker.brain.domain.job import EndCause
 from stoker.brain.domain.policy import Policy
-from stoker.brain.state.commands import BeginEpoch
+from stoker.brain.domain.report import Registration
+from stoker.brain.state.commands import BeginEpoch, Register
 from stoker.brain.state.invariants import violations
 from tests.brain.state.story import Story
 
@@ -22,3 +23,15 @@ def test_a_bound_that_was_lowered_breaks_no_truth_about_what_was_before() -> Non
     story.do(BeginEpoch(by=CONTROL, epoch=Epoch(2), policy=Policy(requeues_max=1)))  # checks every truth
     story.state.put_job(replace(story.job(job), requeues_used=3))
     assert "more tries used than were made" in violations(story.state)[0]
+
+
+def test_a_node_that_offers_fewer_cpus_than_its_tasks_hold_is_no_fault_of_the_ledger() -> None:
+    """Its next runner may have few open files, while what the one before started goes on."""
+    story, n1 = Story(), NodeName("n1")
+    story.node("n1", 2)
+    for gpu in range(2):
+        story.run(story.submit(), ("n1", gpu))
+    fewer = replace(story.state.nodes[n1].inventory, cpus=1, limits="offers 1 of 64 CPUs")
+    story.do(Register(by=node_principal(n1), registration=Registration(node=n1, inventory=fewer)))
+    assert story.state.indexes.free[n1].cpus == 0
+    assert violations(story.state) == []

@@ -61,11 +61,13 @@ def no_orphan_beside_work(state: ClusterState) -> Iterator[str]:
 
 
 def no_node_overdrawn(state: ClusterState) -> Iterator[str]:
-    """Open tasks of a node never hold more CPUs or memory than the largest inventory it had when they were placed."""
+    """Open tasks of a node never hold more CPUs or memory than it has, unless its inventory shrank under them."""
     for name, held in state.indexes.held.items():
         inventory = state.nodes[name].inventory
         known = {gpu.uuid for gpu in inventory.gpus}
-        shrunk = any(uuid not in known for placement in held.values() for uuid in placement.gpus)
+        shrunk = bool(inventory.limits) or any(
+            uuid not in known for placement in held.values() for uuid in placement.gpus
+        )
         cpus = sum(placement.cpus for placement in held.values())
         memory_mb = sum(placement.memory_mb for placement in held.values())
         if not shrunk and (cpus > inventory.cpus or memory_mb > inventory.memory_mb):
