@@ -79,6 +79,7 @@ async def _simulate(
                 if forgetting and dice.random() < 0.1:
                     await forget_any(cluster)
             cluster.disk.archive.fault = ""
+            await cluster.clock.sleep(1.0)  # what was asked last arrives before what follows
             await resume_all(cluster)
             await cluster.peace(no_wish_unmet)
             await cluster.reckon()

@@ -272,6 +272,7 @@ MUTANTS: Final[tuple[tuple[Callable[[Patch], None], str], ...]] = (
 )
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(("mutant", "promise"), MUTANTS, ids=[mutant.__name__ for mutant, _ in MUTANTS])
 def test_it_is_noticed_when(mutant: Callable[[Patch], None], promise: str) -> None:
     must_be_noticed(mutant, promise, (partial(simulate, seed) for seed in range(SEEDS_MAX)))

@@ -103,6 +103,7 @@ FOUND: Final = (
 )
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("found", FOUND, ids=lambda found: found.plant.__name__)
 def test_it_is_noticed_when(found: Found) -> None:
     must_be_noticed(found.plant, found.promise, _histories(found))

@@ -139,6 +139,7 @@ MUTANTS: Final[tuple[tuple[Callable[[Patch], None], str, int], ...]] = (
 """With the seed to begin with: it noticed when this was written. When it doesn't any more another will."""
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(("mutant", "promise", "first"), MUTANTS, ids=[mutant.__name__ for mutant, _, _ in MUTANTS])
 def test_it_is_noticed_when(mutant: Callable[[Patch], None], promise: str, first: int) -> None:
     seeds = (first, *range(SEEDS_MAX))
