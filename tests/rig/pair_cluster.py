@@ -42,7 +42,7 @@ class PairCluster(Cast):
     def __init__(self, seed: int, nodes: int, *, shared: bool = False, profile: str = "default") -> None:
         super().__init__(seed, nodes, addresses=NAMES, drift=DRIFT, guarded=True)
         self.oracle.check = QuickCheck(rebuild_every=REBUILD_EVERY)
-        self.oracle.passes_s = PASSES_S
+        self.oracle.ailing.passes_s = PASSES_S
         self.place = SharedPlace()
         self.peers = SimPeers(self.network)
         self.database = SimDisk() if shared else None

@@ -24,8 +24,8 @@ from stoker.brain.state.commands import (
     TaintNode,
 )
 from stoker.brain.state.events.union import Event
+from tests.rig.ailing_oracle import POISON_CPUS
 from tests.rig.cast import Cast
-from tests.rig.oracle import POISON_CPUS
 from tests.rig.sharing import any_ownership, lift_limits, share
 
 BOB: Final = Principal("user:bob")
@@ -77,7 +77,7 @@ def any_spec(cluster: Cast) -> JobSpec:
 
 
 def poisonous_spec(cluster: Cast) -> JobSpec:
-    """Of the shape that `oracle.poisoned` speaks of."""
+    """Of the shape that `oracle.ailing.poisoned` speaks of."""
     demand = Demand(gpu_count=cluster.dice.choice([0, 1]), cpus=POISON_CPUS)
     priority = cluster.dice.choice([100, 500, 1000])
     return JobSpec(name="poison", demand=demand, command="0.5 0", priority=priority, time_limit_ms=0)

@@ -20,9 +20,10 @@ from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.codec import Fact
 from stoker.brain.state.view import View
 from stoker.control import committer
+from tests.rig.ailing_oracle import POISON_CPUS
 from tests.rig.cluster import Cluster
 from tests.rig.faults import Fault, one_fault
-from tests.rig.oracle import POISON_CPUS, Oracle
+from tests.rig.oracle import Oracle
 from tests.rig.people import act, forget_any, no_wish_unmet, resume_all
 from tests.rig.sharing import found
 from tests.rig.virtual_loop import run_virtual
@@ -127,7 +128,7 @@ def poisonable(oracle: Oracle) -> Iterator[None]:
     real = decide._Pass.place
 
     def place(pass_: "decide._Pass", candidate: Candidate) -> Place | None:
-        if oracle.poisoned and candidate.shape.demand.cpus == POISON_CPUS:
+        if oracle.ailing.poisoned and candidate.shape.demand.cpus == POISON_CPUS:
             raise RuntimeError("a defect that only this shape brings out")
         return real(pass_, candidate)
 
