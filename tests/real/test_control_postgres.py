@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.real.agent_process import until
 from tests.real.postgres import Server, programs, server
 from tests.real.postgres_control import Control, Load
 
@@ -78,3 +79,44 @@ def test_a_folder_with_a_log_of_its_own_is_not_opened_with_a_database(control: C
     control.start()
     assert control.returncode == 1, control.said()
     assert "has a log of its own" in control.said()
+
+
+def test_a_history_that_cannot_be_used_stops_nothing_says_why_where_people_look_and_loses_nothing(
+    control: Control, postgres: Server
+) -> None:
+    database = control.url.partition("@/")[2].partition("?")[0]
+    control.start()
+
+    def ok() -> str:
+        lines = control.ask("GET", "/metrics")[1].decode().splitlines()
+        return next((line.split()[1] for line in lines if line.startswith("stoker_history_ok ")), "")
+
+    def end_one() -> int:
+        job = control.submit()
+        assert control.ask("DELETE", f"/api/v1/jobs/{job}")[0] == 200
+        return job
+
+    jobs = [end_one()]
+    until(lambda: ok() == "1.0", "it is written")
+    (mine,) = postgres.sql(database, "SELECT cluster_id FROM stoker_history_mark").split()
+    for hurt, mend, why in (
+        ("UPDATE stoker_history_mark SET cluster_id = 'c2'", f"UPDATE stoker_history_mark SET cluster_id = '{mine}'",
+         "the history is that of cluster c2"),
+        ("ALTER TABLE stoker_history_audit RENAME TO away", "ALTER TABLE away RENAME TO stoker_history_audit",
+         "the history in the database of store.url can't be used: relation"),
+    ):  # fmt: skip
+        postgres.sql(database, hurt)
+        jobs.append(end_one())
+        until(lambda: ok() == "0.0", "the gauge says so")
+        until(lambda why=why: why in control.said(), "the log says why")  # type: ignore[misc]  # the one of this turn
+        jobs.append(end_one())
+        if "audit" in hurt:
+            assert control.ask("GET", "/api/v1/audit")[0] == 503
+        postgres.sql(database, mend)
+        until(lambda: ok() == "1.0", "it is written again", 60)
+    until(
+        lambda: int(postgres.sql(database, "SELECT count(*) FROM stoker_history_job")) == len(jobs), "nothing is lost"
+    )
+    said = postgres.sql(database, "SELECT count(*) FROM stoker_history_audit WHERE action IN ('submit', 'cancel')")
+    assert int(said) == 2 * len(jobs)
+    assert not (control.folder / "history.db").exists()

@@ -1,7 +1,8 @@
 """Which store may a folder be opened with? C2 and C3 of `adapters/log_store.py`, T1 of `cli/doctor/folder.py`."""
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ from stoker.adapters.clock import SystemClock
 from stoker.adapters.data_folder.marks import ELSEWHERE_NAME
 from stoker.adapters.entropy import SystemEntropy
 from stoker.adapters.log_store import log_at, shared_log_at
+from stoker.adapters.postgres.history import PostgresHistory
 from stoker.adapters.sqlite.history import SqliteHistory, cluster_in
 from stoker.brain.domain.access import OWNER
 from stoker.brain.domain.errors import StokerError
@@ -146,6 +148,35 @@ def test_t1_the_database_of_another_cluster_than_the_folders_history_is_told(pos
     assert said.level is Level.ERROR
     assert "holds cluster c1" in said.what
     assert "the history of c2" in said.what
+
+
+def test_t1_the_history_of_another_cluster_or_of_a_newer_schema_in_the_database_is_told(
+    postgres: Server, tmp_path: Path
+) -> None:
+    store = DatabaseStore(postgres)
+    begun(store, tmp_path, "c1")
+
+    async def note() -> None:
+        async with opened_history(PostgresHistory(store.url, tmp_path, name="a", shared=False)) as history:
+            await history.record(HistoryBatch(mark=HistoryMark(cluster_id="c2", position=Position(1))))
+
+    asyncio.run(note())
+    said = told(store, tmp_path)
+    assert (said.level, "holds cluster c1, and the history of c2" in said.what) == (Level.ERROR, True)
+    store.sql("UPDATE stoker_history_mark SET cluster_id = 'c1'")
+    assert told(store, tmp_path).level is Level.OK
+    store.sql("INSERT INTO stoker_history_schema VALUES (99)")
+    said = told(store, tmp_path)
+    assert (said.level, "the history in stores has schema 99" in said.what) == (Level.ERROR, True)
+
+
+@asynccontextmanager
+async def opened_history(history: PostgresHistory) -> AsyncIterator[PostgresHistory]:
+    try:
+        await history.open()
+        yield history
+    finally:
+        await history.close()
 
 
 def test_t1_a_newer_schema_and_a_server_that_takes_no_writes_are_told(postgres: Server, tmp_path: Path) -> None:

@@ -53,7 +53,7 @@ def is_known(half: Half, refused_at: Half) -> bool:
 def test_both_answer_history_usage_and_audit_alike_before_and_after_a_kill_of_the_active_one(
     postgres: Server, tmp_path: Path
 ) -> None:
-    with Pair(tmp_path / "pair", store=postgres.database("pair")) as pair:
+    with Pair(tmp_path / "pair", store=postgres.database("pair"), profile="default") as pair:
         pair.extra = {"policy": {"ended_jobs_max": KEPT}}
         began = moment(1)
         pair.start()

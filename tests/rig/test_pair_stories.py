@@ -6,13 +6,16 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from stoker.brain.domain.audit import NOBODY, AuditQuery
 from stoker.brain.domain.demand import Demand
-from stoker.brain.domain.errors import StokerError
+from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.ids import JobId
 from stoker.brain.domain.job import EndCause, Job, JobSpec
 from stoker.brain.domain.lifecycle import JobState, NodeState
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.commands import LabelNode
+from stoker.control.audit_actions import AuditAction
+from stoker.control.history import Recorder
 from tests.rig.pair_cluster import PairCluster
 from tests.rig.pair_control import PairControl
 from tests.rig.pair_run import watched
@@ -371,3 +374,72 @@ class TestSilence:
                 await cluster.until(lambda: cluster.in_sync, 30, "they didn't come to be in sync")
                 assert cluster.active is not None
             assert len(job_of(cluster).attempts) == 1
+
+
+def _refused_at(control: PairControl) -> None:
+    assert control.life is not None
+    parts = control.life.control
+    refusal = refuse("token_unknown", "nobody knows it", "show another one")
+    parts.audit_trail.refused(NOBODY, AuditAction("submit"), refusal, parts.committer.now())
+
+
+def _recorder(control: PairControl) -> Recorder:
+    assert control.life is not None
+    return control.life.control.history
+
+
+@on_virtual_time
+class TestOneHistory:
+    """Of two on one database: R6 of `control.history`."""
+
+    async def test_a_standby_drops_what_the_active_one_wrote_writes_its_own_refusals_and_gives_backups(self) -> None:
+        async with pair(shared=True) as cluster:
+            assert cluster.database is not None
+            archive, (active, standby) = cluster.database.archive, both(cluster)
+            await begin(cluster, "1 0")
+            await cluster.until(has(cluster, JobState.SUCCEEDED), 30, "it didn't end")
+            for control in (active, standby):
+                _refused_at(control)
+            await cluster.clock.sleep(5)
+            recorder = _recorder(standby)
+            assert not recorder.ended(), "the active one has written it"
+            assert not recorder.trail.waiting
+            rows = [row for row in archive.audit.values() if row.number]
+            assert len({row.key for row in rows}) == len(rows) == 2, "neither replaced the other"
+            assert await recorder.flush(ledger(cluster).position), "a backup of the standby may be taken"
+            assert archive.mark.position == ledger(cluster).position
+            everything = AuditQuery()
+            assert await recorder.audit(everything, 0, 99) == await _recorder(active).audit(everything, 0, 99)
+
+    async def test_what_the_active_one_could_not_write_for_long_is_written_by_who_takes_over(self) -> None:
+        async with pair(shared=True) as cluster:
+            assert cluster.database is not None
+            archive, (active, standby) = cluster.database.archive, both(cluster)
+            archive.fault = "permission denied"
+            await begin(cluster, "1 0")
+            await cluster.until(has(cluster, JobState.SUCCEEDED), 30, "it didn't end")
+            await cluster.clock.sleep(300)
+            assert (_recorder(active).fault, ONE in archive.jobs) == ("permission denied", False)
+            assert not await _recorder(standby).flush(ledger(cluster).position)
+            await active.kill()
+            await cluster.until(lambda: cluster.active is standby, 20, "nobody took over")
+            archive.fault = ""
+            await cluster.until(lambda: ONE in archive.jobs, 120, "it wasn't written")
+            assert [row.action for row in archive.audit.values() if row.job == ONE and not row.number] == ["submit"]
+
+    async def test_a_standby_that_could_not_keep_all_notes_begins_anew_once_the_active_one_has_written_them(
+        self,
+    ) -> None:
+        async with pair(shared=True) as cluster:
+            assert cluster.database is not None
+            archive, (_, standby) = cluster.database.archive, both(cluster)
+            recorder = _recorder(standby)
+            recorder._notes_max = 1
+            archive.fault = "permission denied"
+            for job in (1, 2):
+                await begin(cluster, "1 0")
+                await cluster.until(has(cluster, JobState.SUCCEEDED, JobId(job)), 30, "it didn't end")
+            assert recorder._gap
+            archive.fault = ""
+            await cluster.until(lambda: not recorder._gap, 120, "it doesn't see what was written")
+            assert {ONE, JobId(2)} <= set(archive.jobs)

@@ -289,7 +289,7 @@ class Recorder:
         self._covered = max(self._covered, self._mark.position)
         if self._gap and self._mark.position >= self._state.position:
             self._gap, self._dropped = False, 0
-        if self._notes:
+        if self._notes or self._gap:
             self._news.set()
 
     def _is_owed(self, position: Position) -> bool:
