@@ -97,6 +97,16 @@ class AuditContract:
                 matching = [each for each in reversed(ROWS) if query.matches(each)]
                 assert await history.audit(query, 0, 100) == matching, query
 
+    async def test_a_span_of_time_has_every_row_of_it_though_one_that_lags_keys_its_own_by_an_older_position(
+        self, store: HistoryStore
+    ) -> None:
+        late = refused(5, 1, at_ms=90)
+        async with opened(store) as history:
+            await history.record(told(9, row(9, at_ms=50), late))
+            for since, until, found in ((40, 99, [50, 90]), (60, 99, [90]), (40, 60, [50]), (91, 99, [])):
+                query = AuditQuery(since=Instant(since), until=Instant(until))
+                assert sorted(each.at for each in await history.audit(query, 0, 9)) == found
+
     async def test_pages_follow_each_other_by_key(self, store: HistoryStore) -> None:
         async with opened(store) as history:
             await history.record(told(8, *ROWS))

@@ -104,6 +104,7 @@ HELD: Final = (
 )
 _KEY_MAX: Final = 2**63 - 1
 _FIRST_AT: Final = f"coalesce((SELECT id FROM audit WHERE at_ms >= ? ORDER BY at_ms, id LIMIT 1), {_KEY_MAX})"
+_LAST_BEFORE: Final = "coalesce((SELECT id FROM audit WHERE at_ms < ? ORDER BY at_ms DESC, id DESC LIMIT 1), -1)"
 _SUBMITTED_WITH: Final = (
     "(id = (SELECT id FROM audit WHERE last_job > 0 AND job <= ? ORDER BY job DESC LIMIT 1) AND last_job >= ?)"
 )
@@ -346,7 +347,7 @@ def audit_rows_of(query: AuditQuery, below: int, most: int) -> tuple[str, list[V
 
 def _audit_tests(query: AuditQuery) -> Iterator[Test]:
     if query.since != NEVER:
-        yield f"id >= {_FIRST_AT} AND at_ms >= ?", (query.since - LAG_MS, query.since)
+        yield f"id > {_LAST_BEFORE} AND at_ms >= ?", (query.since - LAG_MS, query.since)
     if query.until != NEVER:
         yield f"id < {_FIRST_AT} AND at_ms < ?", (query.until + LAG_MS, query.until)
     for column, wanted in (("principal", query.by), ("action", query.action), ("tenant", query.tenant)):
