@@ -27,6 +27,7 @@ from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.events.job import AttemptStopping, JobFinished, JobPlaced, JobRequeued
 from stoker.brain.state.events.node import NodeRegistered
 from stoker.brain.state.events.union import Event
+from stoker.control.committer import LEAP_NOTED_MS
 from stoker.control.loop import Loop
 from tests.rig.sim_machine import Machine
 
@@ -57,8 +58,8 @@ _ROOM: Final = (
 @dataclass(slots=True)
 class AilingOracle:
     broken: list[str]
-    poisoned: bool = False
-    """Does the engine raise on jobs that ask for POISON_CPUS?"""
+    poisoned_until_s: float = 0.0
+    """Until when the engine raises on jobs that ask for POISON_CPUS."""
     passes_s: float = PASSES_S
     """Within which a control plane makes a pass."""
     _placed_s: dict[tuple[JobId, int], float] = field(default_factory=dict)
@@ -71,6 +72,13 @@ class AilingOracle:
     _loop: Loop | None = None
     _passes: tuple[int, float] = (-1, 0.0)
     """How many passes had been made, and since when it has been so many."""
+
+    @property
+    def poisoned(self) -> bool:
+        return _now_s() < self.poisoned_until_s
+
+    def poison(self, for_s: float) -> None:
+        self.poisoned_until_s = max(self.poisoned_until_s, _now_s() + for_s)
 
     def applied(self, state: ClusterState, event: Event) -> None:
         """After every event."""
@@ -154,9 +162,11 @@ class AilingOracle:
             self.broken.append(f"O21 ended for a start that its node refused: {job.story()}")
 
     def _must_be_late(self, job: Job, attempt: int) -> None:
-        """O22. Clocks drift by less than a hundredth."""
+        """O22. Clocks drift by less than a hundredth, and what they move by is noted once it is LEAP_NOTED_MS, either
+        way."""
         placed_s = self._placed_s.get((job.id, attempt))
-        if placed_s is not None and _now_s() - placed_s < 0.98 * job.spec.time_limit_ms / 1_000:
+        least_s = 0.98 * job.spec.time_limit_ms / 1_000 - 2 * LEAP_NOTED_MS / 1_000
+        if placed_s is not None and _now_s() - placed_s < least_s:
             self.broken.append(f"O22 timed out {_now_s() - placed_s:.1f} s after it was placed: {job.story()}")
 
     def _must_go_on(self, loop: Loop) -> None:

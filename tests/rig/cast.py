@@ -89,7 +89,7 @@ class Cast(ABC):
     def calm_nodes(self) -> None:
         """Whatever ailed networks and nodes is over."""
         self.network.lossy = self.network.slow_s = 0.0
-        self.oracle.ailing.poisoned = False
+        self.oracle.ailing.poisoned_until_s = 0.0
         for errand in tuple(self._errands):
             errand.cancel()
         for agent in self.agents:

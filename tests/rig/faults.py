@@ -243,10 +243,9 @@ async def node_has_few_resources(cluster: Cast) -> None:
 
 async def job_breaks_the_engine(cluster: Cast) -> None:
     """A defect of ours that only the shape of one job brings out, until there is a version without it."""
-    cluster.oracle.ailing.poisoned = True
+    cluster.oracle.ailing.poison(cluster.dice.choice(AILING_S))
     cluster.ask(submit(cluster, poisonous_spec(cluster)))
     act(cluster)
-    afterwards(cluster, cluster.dice.choice(AILING_S), lambda: setattr(cluster.oracle.ailing, "poisoned", False))
 
 
 # --- the network ------------------------------------------------------------------------------------------------
