@@ -26,8 +26,10 @@ say() { echo "setup: $*" >&2; }
 
 # PROGRAM:PACKAGE of Debian. The pages are full of curl, and what is checked is what git knows.
 few="curl:curl git:git pgrep:procps"
-# A real browser tries what pages of other origins may do, a real PostgreSQL keeps the log, real networks are cut.
-many="$few chromium:chromium ip:iproute2 iptables:iptables pg_ctlcluster:postgresql"
+# A real browser tries what pages of other origins may do, a real PostgreSQL keeps the log, real networks are cut, whole
+# machines lose their power.
+many="$few chromium:chromium ip:iproute2 iptables:iptables pg_ctlcluster:postgresql
+    qemu-system-x86_64:qemu-system-x86 debootstrap:debootstrap mke2fs:e2fsprogs"
 install_programs() {
     needs=
     for each in $1; do
@@ -43,7 +45,7 @@ install_programs() {
             ;;
         esac
         { timeout 120 apt-get update -qq &&
-            DEBIAN_FRONTEND=noninteractive timeout 300 apt-get install -y -qq --no-install-recommends $needs; } >/dev/null 2>&1 &&
+            DEBIAN_FRONTEND=noninteractive timeout 600 apt-get install -y -qq --no-install-recommends $needs; } >/dev/null 2>&1 &&
             return
     fi
     say "missing here:$needs; the tests with them are skipped"
