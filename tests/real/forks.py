@@ -27,6 +27,8 @@ from typing import IO, Any, Final
 ROOT: Final = Path(__file__).resolve().parents[2]
 SRC: Final = ROOT / "src"
 IMPORTED: Final = ("stoker.live.main", "stoker.agent.main", "stoker.cli.main", "stoker.wire.client")
+OURS: Final = dict(os.environ)
+"""Environment of the process that forks: what a test sets meanwhile isn't in it."""
 OF_THE_START: Final = ("PYTHON", "LC_", "LD_")
 """How variables begin that are read when an interpreter starts; `LANG`, `LANGUAGE` and `TZ` are such too."""
 MESSAGE_BYTES_MAX: Final = 200_000
@@ -138,7 +140,7 @@ def can_be_forked(words: Sequence[str], env: Mapping[str, str]) -> bool:
             if name.startswith(OF_THE_START) or name in ("LANG", "LANGUAGE", "TZ")
         }
 
-    ours = at_start(os.environ)
+    ours = at_start(OURS)
     # Of the working tree is ours in any case.
     theirs = at_start(env) | ({"PYTHONPATH": ours.get("PYTHONPATH", "")} if env.get("PYTHONPATH") == str(SRC) else {})
     known = words[0] == sys.executable and (words[1] == "-c" or list(words[1:3]) == ["-m", "stoker"])
@@ -165,7 +167,7 @@ class _Nursery:
 
     def _start(self) -> socket.socket:
         asking, asked = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        environ = {**os.environ, "PYTHONPATH": os.pathsep.join((str(SRC), os.environ.get("PYTHONPATH", "")))}
+        environ = {**OURS, "PYTHONPATH": os.pathsep.join((str(SRC), OURS.get("PYTHONPATH", "")))}
         with asked:
             words = [sys.executable, "-m", "tests.real.forks", str(asked.fileno())]
             # Never waited for: it ends when the other end of its socket closes, with this process.
@@ -235,6 +237,9 @@ if __name__ == "__main__":
     import gc
     import importlib
 
+    from stoker.cli.foreground import quiet_grpc
+
+    quiet_grpc()
     for module in IMPORTED:
         importlib.import_module(module)
     gc.collect()

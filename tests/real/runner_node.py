@@ -3,10 +3,14 @@
 import os
 import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import msgspec
 import pytest
@@ -14,13 +18,14 @@ import pytest
 from stoker.adapters.clock import SystemClock
 from stoker.agent.ports import StartTask
 from stoker.agent.runner.process import procfs
-from stoker.agent.runner.process.cgroup import Cgroups
+from stoker.agent.runner.process.cgroup import _PREFIX as CGROUP_PREFIX
 from stoker.agent.runner_socket import RunnerSocket
 from stoker.brain.domain.ids import Epoch
 from stoker.brain.domain.instruction import Start, TaskKey
 from stoker.brain.domain.job import CommandLine
 from stoker.brain.domain.units import Mono
 from tests.contracts.runner import agent_on
+from tests.real.forks import SRC
 
 PATH = "/usr/local/bin:/usr/bin:/bin"
 POLL_S = 0.01
@@ -32,11 +37,28 @@ _TETHER_S = 30.0
 TREE_MODES = ("v2", "v1", "scan")
 
 
+@cache
+def cgroups_here(mode: str) -> tuple[bool, bool]:
+    """Can a task have a cgroup here, and one that limits its memory?
+
+    A process of its own is asked: a child born in a cgroup may find locks held that threads of this one had.
+    """
+    program = (
+        "import sys; from stoker.agent.runner.process.cgroup import Cgroups; "
+        "found = Cgroups(*sys.argv[1:]); print(found.tree is not None, found.memory is not None)"
+    )
+    with TemporaryDirectory() as folder:
+        words, environ = [sys.executable, "-c", program, folder, mode], {**os.environ, "PYTHONPATH": str(SRC)}
+        said = subprocess.run(words, env=environ, stdout=subprocess.PIPE, text=True, timeout=60, check=True).stdout
+    tree, memory = said.split()
+    return tree == "True", memory == "True"
+
+
 @asynccontextmanager
 async def node_in(folder: Path, **options: object) -> AsyncIterator["RealNode"]:
     """A node that leaves nothing behind: no process, no cgroup."""
     mode = str(options.get("tree", "auto"))
-    if mode in ("v1", "v2") and Cgroups(str(folder), mode).tree is None:
+    if mode in ("v1", "v2") and not cgroups_here(mode)[0]:
         pytest.skip(f"no cgroup of {mode} can be made here")
     node = RealNode(folder, **options)
     try:
@@ -144,10 +166,14 @@ class RealNode:
     @property
     def cgroups(self) -> bool:
         """Does each task get one here?"""
-        return Cgroups(str(self.folder / "agent"), str(self.options.get("tree", "auto"))).tree is not None
+        return cgroups_here(str(self.options.get("tree", "auto")))[0]
 
     def cgroup_folders(self) -> list[str]:
-        return Cgroups(str(self.folder / "agent"), str(self.options.get("tree", "auto"))).leftovers()
+        """Those of our tasks that are there now."""
+        folder = (self.folder / "agent").stat()
+        ours = f"{CGROUP_PREFIX}{folder.st_dev:x}-{folder.st_ino:x}-"
+        walked = os.walk("/sys/fs/cgroup")
+        return [f"{parent}/{name}" for parent, names, _ in walked for name in names if name.startswith(ours)]
 
     def close(self) -> None:
         for listener in self._listeners:

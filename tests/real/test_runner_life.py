@@ -14,12 +14,11 @@ import pytest
 
 from stoker.adapters.clock import SystemClock
 from stoker.agent.ports import RunnerGone, RunnerHealth
-from stoker.agent.runner.process.cgroup import Cgroups
 from stoker.agent.runner_socket import RunnerSocket
 from stoker.brain.domain.job import EndCause
 from stoker.brain.domain.report import TaskPhase
 from tests.contracts.runner import LONG_S, Listener, agent_on, key
-from tests.real.runner_node import RealNode, is_alive, node_in, wait_until
+from tests.real.runner_node import RealNode, cgroups_here, is_alive, node_in, wait_until
 
 RSS_KB_MAX = 15 * 1024
 EAT = "python3 -c 'import sys; b = bytearray({mib} << 20); sys.exit(0)'"
@@ -308,8 +307,8 @@ def _fill(path: Path) -> None:
 
 class TestMemoryLimit:
     @pytest.fixture(autouse=True)
-    def _controller(self, tmp_path: Path) -> None:
-        if Cgroups(str(tmp_path), "auto").memory is None:
+    def _controller(self) -> None:
+        if not cgroups_here("auto")[1]:
             pytest.skip("no memory controller can be used here")
 
     async def test_a_task_beyond_its_limit_is_out_of_memory(self, node: RealNode) -> None:

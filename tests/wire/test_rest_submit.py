@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from stoker.brain.domain.array import parse_array
 from stoker.brain.domain.demand import Demand, JobClass
 from stoker.brain.domain.errors import Refusal, StokerError
-from stoker.brain.domain.job import JobSpec, Visible
+from stoker.brain.domain.job import JobSpec, TextEncoding, Visible
 from stoker.brain.domain.tenant import UNSTATED
 from stoker.brain.domain.units import HOUR_MS, MINUTE_MS, Instant
 from stoker.brain.domain.where import make_where
@@ -151,6 +151,7 @@ EVERY: dict[str, tuple[object, Callable[[JobSpec], object], object]] = {
     "exclude": ("n1", lambda job: job.where, make_where("", ["n1"])),
     "tolerate": ("big", lambda job: job.where, make_where("", [], ["big"])),
     "partition": ("long", lambda job: job.partition, "long"),
+    "encoding": ("latin-1", lambda job: job.encoding, TextEncoding.LATIN_1),
 }
 """Each field with what is said, and what of the job that becomes."""
 

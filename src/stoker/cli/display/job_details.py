@@ -20,7 +20,7 @@ NAME_CELLS_MAX: Final = 40
 Pairs = Iterator[tuple[str, object]]
 _SHOWN: Final = frozenset(
     {
-        *("partition", "where", "begin", "output", "error", "comment"),  # below, with labels of their own
+        *("partition", "where", "begin", "output", "error", "comment", "encoding"),  # below, with labels of their own
         *("array", "array_of"),  # in the head
         *("status", "message"),  # only in the answer to a submit
     }
