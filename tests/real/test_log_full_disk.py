@@ -47,7 +47,7 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
     try:
         yield Disk(path)
     finally:
-        subprocess.run(["umount", str(path)], check=True)
+        subprocess.run(["umount", "-l", str(path)], check=True)
 
 
 async def filled(disk: Disk) -> int:

@@ -187,4 +187,4 @@ def test_on_a_full_disk_appends_fail_loudly_and_what_was_acknowledged_stays(tmp_
         assert end == int(acknowledged.split()[1]) == len(positions) > 5
         assert run(OPENER, str(disk / "new")).startswith("data_dir_unusable")
     finally:
-        subprocess.run(["umount", str(disk)], check=True)
+        subprocess.run(["umount", "-l", str(disk)], check=True)

@@ -266,7 +266,7 @@ async def test_a_full_disk_starts_nothing_and_loses_no_end(tmp_path: Path) -> No
             await agent.runner.start(node.shell(key(3), "true"))
             assert (await agent.end(key(3))).clean
     finally:
-        subprocess.run(["umount", folder], check=True)
+        subprocess.run(["umount", "-l", folder], check=True)
 
 
 async def test_a_disk_so_full_that_it_takes_no_log_line_ends_no_task(tmp_path: Path) -> None:
@@ -286,7 +286,7 @@ async def test_a_disk_so_full_that_it_takes_no_log_line_ends_no_task(tmp_path: P
             (folder / "go").touch()
             assert (await agent.end(key(1))).exit_code == 7
     finally:
-        subprocess.run(["umount", folder], check=True)
+        subprocess.run(["umount", "-l", folder], check=True)
 
 
 def _nudged(pid: int) -> bool:
