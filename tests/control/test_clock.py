@@ -80,6 +80,19 @@ async def test_a_time_limit_is_not_shortened_when_a_clock_that_was_set_back_is_s
 
 
 @virtual
+async def test_a_time_limit_of_seconds_is_not_shortened_by_corrections_of_less_than_a_second() -> None:
+    clock = SimClock()
+    async with stage(clock=clock) as s:
+        clock.correct(-0.9)
+        await s.pause(3)
+        await running(s, 5)
+        began = clock.awake()
+        clock.correct(1.8)
+        await s.until(lambda: s.job(ONE).state is JobState.STOPPING, within_s=60)
+        assert clock.awake() - began > 4.8
+
+
+@virtual
 @pytest.mark.parametrize("how", ["suspend", "correct"])
 async def test_a_time_to_begin_is_met_right_after_a_suspend_and_after_a_corrected_clock(how: str) -> None:
     clock = SimClock()

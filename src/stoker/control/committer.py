@@ -15,7 +15,8 @@ Rules: W1  an answer means that its facts, and all facts it was decided on, are 
        W6  a follower changes nothing by itself: it applies what another has made durable, and refuses commands
        W7  time limits count the time for which this machine was awake. When the log's time has moved otherwise (the
            wall clock was corrected, the machine has slept, or we took over with another clock), a fact says so before
-           the next command is admitted: no job is timed out early, or by more than LAG_NOTED_MS late
+           the next command is admitted: no job is timed out early by more than twice LEAP_NOTED_MS (what wasn't noted
+           when its time began and when it was over), or late by more than LAG_NOTED_MS
 Limits: `commands_max` commands may wait for the disk; one more is refused with `overloaded`. One command is never
         split, so a batch may be as large as the largest command.
 """
@@ -52,7 +53,8 @@ from stoker.ports import EventLog, LogConflict, LogDamaged, LogFailed, Stored
 COMMANDS_MAX: Final = 10_000
 """A disk that commits once a second would still drain this in a second; more waiting than that helps nobody."""
 
-LEAP_NOTED_MS: Final = 1_000
+LEAP_NOTED_MS: Final = 100
+"""A limit may be a second. Less may be a process that had to wait between two readings of clocks."""
 LAG_NOTED_MS: Final = 30_000
 """While the log waits for a clock that was set back by an hour, a fact a minute."""
 
