@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 import pytest
+from _pytest.mark.structures import ParameterSet
 
 CPU_S_MAX: Final = 60.0
 """Of one core: a planted bug that takes longer to find is as good as not found."""
@@ -45,6 +46,11 @@ class Bugs:
 
 
 Plant = Callable[[Bugs], None]
+
+
+def cases(found: Iterable[tuple[Any, ...]], *slow: Plant) -> list[ParameterSet]:
+    """A case for each row, which begins with its bug. `slow`: those that take longer than some 8 s to find."""
+    return [pytest.param(row, id=row[0].__name__, marks=[pytest.mark.heavy] if row[0] in slow else []) for row in found]
 
 
 def must_be_noticed(plant: Plant, promise: str, histories: Iterable[Callable[[], object]]) -> None:

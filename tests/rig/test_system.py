@@ -11,7 +11,7 @@ import pytest
 
 from tests.rig.run import simulate
 
-SEEDS = 100
+SEEDS = 60
 """As many each time; `test-heavy` adds the rest up to `SEEDS_HEAVY`, and `make soak` goes on with others."""
 SEEDS_HEAVY = 500
 CHUNKS = 20

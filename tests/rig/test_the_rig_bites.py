@@ -4,7 +4,7 @@ A rig that passes says little unless it would have failed. The name of a mutant 
 the promise of `tests.rig.oracle` that notices.
 """
 
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final
@@ -43,7 +43,7 @@ from stoker.control.committer import Committer
 from stoker.live import outbox
 from stoker.live.outbox import InstructionStream, Outbox, Push
 from stoker.live.sessions import AgentStream, Sessions
-from tests.rig.planted import Bugs, must_be_noticed
+from tests.rig.planted import Bugs, Plant, cases, must_be_noticed
 from tests.rig.run import simulate
 from tests.rig.sim_runner import RunnerProcess
 
@@ -248,7 +248,7 @@ def any_node_will_do(patch: Patch) -> None:
     patch.setattr(node_classes, "admits", lambda where, name, labels, taints: True)
 
 
-MUTANTS: Final[tuple[tuple[Callable[[Patch], None], str], ...]] = (
+MUTANTS: Final[tuple[tuple[Plant, str], ...]] = (
     (starts_are_sent_again_and_no_record_is_looked_at, "O2 "),
     (instructions_leave_before_the_inventory_was_compared, "before it was compared"),
     (answers_do_not_wait_for_the_disk, "O1 |O8 |O18 "),
@@ -273,6 +273,7 @@ MUTANTS: Final[tuple[tuple[Callable[[Patch], None], str], ...]] = (
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("mutant", "promise"), MUTANTS, ids=[mutant.__name__ for mutant, _ in MUTANTS])
-def test_it_is_noticed_when(mutant: Callable[[Patch], None], promise: str) -> None:
+@pytest.mark.parametrize("found", cases(MUTANTS))
+def test_it_is_noticed_when(found: tuple[Plant, str]) -> None:
+    mutant, promise = found
     must_be_noticed(mutant, promise, (partial(simulate, seed) for seed in range(SEEDS_MAX)))

@@ -24,7 +24,7 @@ from stoker.control.committer import Committer
 from stoker.control.loop import Loop
 from tests.rig import faults
 from tests.rig.faults import Fault
-from tests.rig.planted import Bugs, Plant, must_be_noticed
+from tests.rig.planted import Bugs, Plant, cases, must_be_noticed
 from tests.rig.run import simulate
 
 SEEDS_MAX: Final = 60
@@ -101,10 +101,15 @@ FOUND: Final = (
     Found(time_asleep_counts_as_time_lived, "O22 ", (faults.control_suspended,)),
     Found(a_clock_that_is_corrected_moves_time_limits, "O22 ", (faults.clock_corrected,)),
 )
+SLOW: Final = (
+    what_a_stopped_runner_was_told_to_start_is_waited_for,
+    a_job_goes_back_to_the_node_that_refused_it,
+    a_node_offers_more_than_its_runner_takes,
+)
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("found", FOUND, ids=lambda found: found.plant.__name__)
+@pytest.mark.parametrize("found", cases(FOUND, *SLOW))
 def test_it_is_noticed_when(found: Found) -> None:
     must_be_noticed(found.plant, found.promise, _histories(found))
 

@@ -15,21 +15,29 @@ from tests.rig.pair_control import PairControl
 from tests.rig.pair_mutants import (
     FOUND,
     Found,
+    a_lost_put_is_taken_for_won,
     agents_obey_whoever_lets_them_in,
     an_active_goes_on_when_its_lease_is_over,
+    logs_are_compared_by_their_length_and_not_by_epochs,
+    what_clocks_drift_and_kills_take_is_forgotten,
 )
 from tests.rig.pair_run import simulate_pair, watched
 from tests.rig.people import BOB, FOR_EVER_S
-from tests.rig.planted import Bugs, must_be_noticed
+from tests.rig.planted import Bugs, cases, must_be_noticed
 from tests.rig.process import within
 from tests.rig.test_pair_stories import both
 from tests.rig.virtual_loop import run_virtual
 
 SEEDS_MAX = 80
+SLOW = (
+    a_lost_put_is_taken_for_won,
+    logs_are_compared_by_their_length_and_not_by_epochs,
+    what_clocks_drift_and_kills_take_is_forgotten,
+)
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("found", FOUND, ids=lambda found: found.mutant.__name__)
+@pytest.mark.parametrize("found", cases(FOUND, *SLOW))
 def test_it_is_noticed_when(found: Found) -> None:
     seeds = (found.seed, *(seed for seed in range(SEEDS_MAX) if seed != found.seed))
     run = partial(simulate_pair, shared=found.shared, faults=found.faults)

@@ -19,7 +19,7 @@ from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.indexes import Indexes
 from stoker.brain.state.quota_limits import QuotaLimit, QuotaLimits
 from stoker.brain.state.usage_ledger import UsageLedger
-from tests.rig.planted import Bugs, must_be_noticed
+from tests.rig.planted import Bugs, Plant, cases, must_be_noticed
 from tests.rig.run import simulate
 
 SEEDS_MAX: Final = 60
@@ -121,7 +121,7 @@ def a_revoked_token_stays(patch: Patch) -> None:
     patch.setattr(ClusterState, "drop_token", drop)
 
 
-MUTANTS: Final[tuple[tuple[Callable[[Patch], None], str, int], ...]] = (
+MUTANTS: Final[tuple[tuple[Plant, str, int], ...]] = (
     (what_the_last_task_of_an_attempt_held_is_charged_for_ever, "O16 ", 0),
     (what_a_forgotten_node_held_is_charged_for_ever, "O16 ", 1),
     (tasks_of_a_gang_that_have_ended_are_charged_until_all_have, "O16 ", 0),
@@ -137,10 +137,17 @@ MUTANTS: Final[tuple[tuple[Callable[[Patch], None], str, int], ...]] = (
     (a_revoked_token_stays, "O18 ", 4),
 )
 """With the seed to begin with: it noticed when this was written. When it doesn't any more another will."""
+SLOW: Final = (
+    only_the_limits_of_the_jobs_own_tenant_count,
+    the_guarantee_of_who_may_not_borrow_is_no_limit,
+    nothing_is_kept_for_who_is_owed,
+    a_revoked_token_stays,
+)
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize(("mutant", "promise", "first"), MUTANTS, ids=[mutant.__name__ for mutant, _, _ in MUTANTS])
-def test_it_is_noticed_when(mutant: Callable[[Patch], None], promise: str, first: int) -> None:
+@pytest.mark.parametrize("found", cases(MUTANTS, *SLOW))
+def test_it_is_noticed_when(found: tuple[Plant, str, int]) -> None:
+    mutant, promise, first = found
     seeds = (first, *range(SEEDS_MAX))
     must_be_noticed(mutant, promise, (partial(simulate, seed, forgetting=seed % 2 == 1) for seed in seeds))

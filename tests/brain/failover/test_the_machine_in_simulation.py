@@ -23,20 +23,32 @@ SILENT: Final = replace(DEFAULT, silence_s=0.0)
 """Nobody is ever heard as active, so that the marker alone decides."""
 
 
-@pytest.mark.parametrize(
+_SETTINGS: Final = [
+    (PAIR, 300),
+    (dataclasses.replace(PAIR, timing=FAST), 150),
+    (dataclasses.replace(PAIR, nodes=3), 80),
+    (dataclasses.replace(PAIR, shared_log=True), 150),
+    (dataclasses.replace(PAIR, forced=True), 80),
+    (dataclasses.replace(QUICK, timing=SILENT, kinds=("maroon", "pause", "marker_slow")), 80),
+]
+"""With the number of seeds: half of them each time, and the others with `make test-heavy`."""
+_each_setting = pytest.mark.parametrize(
     ("setting", "seeds"),
-    [
-        (PAIR, 300),
-        (dataclasses.replace(PAIR, timing=FAST), 150),
-        (dataclasses.replace(PAIR, nodes=3), 80),
-        (dataclasses.replace(PAIR, shared_log=True), 150),
-        (dataclasses.replace(PAIR, forced=True), 80),
-        (dataclasses.replace(QUICK, timing=SILENT, kinds=("maroon", "pause", "marker_slow")), 80),
-    ],
+    _SETTINGS,
     ids=["a pair", "a fast pair", "three", "a shared log", "with people who use force", "leases used to their end"],
 )
+
+
+@_each_setting
 def test_one_leads_and_nothing_acknowledged_is_lost(setting: Setting, seeds: int) -> None:
-    for seed in range(seeds):
+    for seed in range(seeds // 2):
+        simulate(dataclasses.replace(setting, seed=seed))
+
+
+@pytest.mark.heavy
+@_each_setting
+def test_so_it_is_with_more_seeds(setting: Setting, seeds: int) -> None:
+    for seed in range(seeds // 2, seeds):
         simulate(dataclasses.replace(setting, seed=seed))
 
 
@@ -56,7 +68,7 @@ _TIMINGS: Final = some.builds(
     hop_max=some.sampled_from([0.001, 0.01, 0.04]),
     fickle=some.sampled_from([0.0, 0.02, 0.3]),
 )
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_so_it_is_whatever_the_setting(
     seed: int, nodes: int, timing: Timing, faults: int, hop_max: float, fickle: float
 ) -> None:
@@ -66,7 +78,7 @@ def test_so_it_is_whatever_the_setting(
 def test_nothing_acknowledged_is_lost_even_if_clocks_are_wild() -> None:
     """A lease is then worth little, but whoever leads has promised its log, and nobody else may be named."""
     overlaps = 0
-    for seed in range(100):
+    for seed in range(50):
         world = simulate(
             dataclasses.replace(PAIR, seed=seed, wild=3.0, kinds=("maroon", "crash", "pause", "cut_peers"))
         )
@@ -79,9 +91,9 @@ def test_nothing_acknowledged_is_lost_even_if_clocks_are_wild() -> None:
 def test_after_a_death_another_leads_within_the_promised_time(
     timing: Timing, within_s: float, shared_log: bool
 ) -> None:
-    for seed in range(60):
+    for seed in range(30):
         world = begin(dataclasses.replace(WELL, seed=seed, timing=timing, shared_log=shared_log))
-        world.run_until((8 + seed / 60) * world.unit)
+        world.run_until((8 + seed / 30) * world.unit)
         (active,) = [node for node in world.nodes if node.holds]
         died_at = world.now
         active.crash()
