@@ -272,8 +272,18 @@ MUTANTS: Final[tuple[tuple[Plant, str], ...]] = (
 )
 
 
+FIRST: Final = {
+    silence_ends_what_runs: 5,
+    a_call_to_the_runner_breaks_with_the_stream: 23,
+    what_a_job_waits_for_is_met_once_it_has_started: 2,
+    a_cancelled_array_goes_on: 2,
+}
+"""The seed to begin with where it isn't 0: it noticed when this was written."""
+
+
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("found", cases(MUTANTS))
 def test_it_is_noticed_when(found: tuple[Plant, str]) -> None:
     mutant, promise = found
-    must_be_noticed(mutant, promise, (partial(simulate, seed) for seed in range(SEEDS_MAX)))
+    seeds = (FIRST.get(mutant, 0), *range(SEEDS_MAX))
+    must_be_noticed(mutant, promise, (partial(simulate, seed) for seed in seeds))

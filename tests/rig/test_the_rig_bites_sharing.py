@@ -128,25 +128,19 @@ MUTANTS: Final[tuple[tuple[Plant, str, int], ...]] = (
     (only_the_jobs_own_tenant_is_charged, "O16 ", 3),
     (those_who_wait_are_not_counted, "O16 ", 0),
     (limits_are_not_looked_at, "O15 ", 0),
-    (only_the_limits_of_the_jobs_own_tenant_count, "O15 ", 9),
-    (the_guarantee_of_who_may_not_borrow_is_no_limit, "O15 ", 0),
+    (only_the_limits_of_the_jobs_own_tenant_count, "O15 ", 30),
+    (the_guarantee_of_who_may_not_borrow_is_no_limit, "O15 ", 4),
     (strict_pools_are_none, "O15 ", 13),
     (what_is_not_lent_is_borrowed, "O15 ", 5),
     (whose_turn_it_is_does_not_matter, "O17 .*F[12] ", 0),
-    (nothing_is_kept_for_who_is_owed, "O17 .*F3 ", 170),
-    (a_revoked_token_stays, "O18 ", 4),
+    (nothing_is_kept_for_who_is_owed, "O17 .*F3 ", 117),
+    (a_revoked_token_stays, "O18 ", 16),
 )
 """With the seed to begin with: it noticed when this was written. When it doesn't any more another will."""
-SLOW: Final = (
-    only_the_limits_of_the_jobs_own_tenant_count,
-    the_guarantee_of_who_may_not_borrow_is_no_limit,
-    nothing_is_kept_for_who_is_owed,
-    a_revoked_token_stays,
-)
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("found", cases(MUTANTS, *SLOW))
+@pytest.mark.parametrize("found", cases(MUTANTS))
 def test_it_is_noticed_when(found: tuple[Plant, str, int]) -> None:
     mutant, promise, first = found
     seeds = (first, *range(SEEDS_MAX))
