@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from stoker.wire.client import Client
+from tests.real.forks import forker_pid
 from tests.real.say import Say
 from tests.real.up_process import UpProcess, until
 
@@ -29,9 +30,15 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
 
 
 def children() -> set[int]:
-    """The processes that this one has started, also those by another thread."""
+    """The processes that this one has started or had forked; not the one that forks, which others go on with."""
+    forker = forker_pid()
+    return children_of(os.getpid()) - {forker} | (children_of(forker) if forker else set())
+
+
+def children_of(pid: int) -> set[int]:
+    """Also those that another of its threads has started."""
     found: set[int] = set()
-    for path in Path("/proc/self/task").glob("*/children"):
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
         with suppress(FileNotFoundError, ProcessLookupError):  # a thread that has ended meanwhile
             found |= set(map(int, path.read_text().split()))
     return found

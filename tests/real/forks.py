@@ -181,6 +181,11 @@ _NURSERY: Final = _Nursery()
 _KEPT: Final[list["subprocess.Popen[bytes]"]] = []
 
 
+def forker_pid() -> int:
+    """The process that forks for this one; 0 = there is none."""
+    return _KEPT[-1].pid if _KEPT else 0
+
+
 def serve(asked: socket.socket) -> dict[str, Any]:
     """Fork for every request. Returns in a fork only: what it is to be."""
     running: dict[int, tuple[int, socket.socket]] = {}

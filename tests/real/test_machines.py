@@ -152,7 +152,7 @@ class Work(threading.Thread):
         found: dict[str, JobView] = {}
         after: str | None = ""
         while after is not None:
-            page = self._client.jobs(JobListQuery(limit=500, after=after))
+            page = self._client.jobs(JobListQuery(limit=500, after=after, full=True))
             found |= {job.id: job for job in page.jobs}
             after = page.next
         self._client.close()
