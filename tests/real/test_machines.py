@@ -1,6 +1,7 @@
 """Machines whose power is cut in the middle of steady submissions, starts and ends, and which go on from the same disk.
 
-`STOKER_POWER_CUTS=20 make test-heavy ARGS="-k power -rP"` does twenty of each, and prints what it counted.
+`STOKER_POWER_CUTS=20 make test-heavy ARGS="-k power -rP"` does twenty of each, and prints what it counted. Without that
+variable they are left out: an image of the machine and its first boot take minutes.
 """
 
 import os
@@ -27,9 +28,13 @@ from tests.real.machine_image import data_disk, uid_of
 from tests.real.tokens import token_in, tokens_of, written
 from tests.real.virtual_machine import HOST, Machine, Template, template
 
-pytestmark = [pytest.mark.heavy, pytest.mark.timeout(3_600)]
+CUTS: Final = int(os.environ.get("STOKER_POWER_CUTS", "0"))
+pytestmark = [
+    pytest.mark.heavy,
+    pytest.mark.timeout(3_600),
+    pytest.mark.skipif(not CUTS, reason="NOT PROVED HERE: STOKER_POWER_CUTS says how often the power is cut"),
+]
 
-CUTS: Final = int(os.environ.get("STOKER_POWER_CUTS", "6"))
 BOOTED_EACH: Final = 7
 """Of so many cuts one is followed by a boot of kernel and systemd, the others go on from the template's memory."""
 PATIENCE_S: Final = 900.0
