@@ -2,7 +2,7 @@
 other trace."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
@@ -23,11 +23,20 @@ def disk_calls() -> Iterator[list[str]]:
 
         return instead
 
-    before = {name: getattr(os, name) for name in NAMES}
+    with calls_replaced(NAMES, noted):
+        yield made
+
+
+@contextmanager
+def calls_replaced(
+    names: Iterable[str], instead_of: Callable[[str, Callable[..., Any]], Callable[..., object]]
+) -> Iterator[None]:
+    """In the block these functions of `os` are what `instead_of` makes of their names and themselves."""
+    before = {name: getattr(os, name) for name in names}
     try:
         for name, call in before.items():
-            setattr(os, name, noted(name, call))
-        yield made
+            setattr(os, name, instead_of(name, call))
+        yield
     finally:
         for name, call in before.items():
             setattr(os, name, call)

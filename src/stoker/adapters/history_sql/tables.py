@@ -10,6 +10,7 @@ Limits: of holdings at most HOLDINGS_PER_JOB times as many rows as of jobs, the 
 """
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -57,7 +58,7 @@ class RecordUnreadable(Exception):
     """A job's record in the history isn't one."""
 
 
-class SqlHistory:
+class SqlHistory(ABC):
     """The `History` port but for its connections, which each store brings."""
 
     shared = False
@@ -66,7 +67,9 @@ class SqlHistory:
     faults: tuple[type[Exception], ...] = ()
     """What the world may cause while a connection is used."""
 
-    def __init__(self) -> None:
+    def __init__(self, no_copy: str) -> None:
+        """`no_copy`: what is said, before the reason, when a copy fails."""
+        self._no_copy = no_copy
         self._writing = ThreadPoolExecutor(1, thread_name_prefix="stoker-history")
         self._reading = ThreadPoolExecutor(1, thread_name_prefix="stoker-history-read")
         self._copying = ThreadPoolExecutor(1, thread_name_prefix="stoker-history-copy")
@@ -74,32 +77,32 @@ class SqlHistory:
 
     # -- what each store brings ------------------------------------------------------------------------------------
 
-    def _open_writer(self) -> HistoryMark:
-        raise NotImplementedError
+    @abstractmethod
+    def _open_writer(self) -> HistoryMark: ...
 
-    def _open_reader(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _open_reader(self) -> None: ...
 
-    def _close_writer(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _close_writer(self) -> None: ...
 
-    def _close_reader(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _close_reader(self) -> None: ...
 
+    @abstractmethod
     def _changing(self) -> AbstractContextManager[Transaction]:
         """One transaction on the writer's connection."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _selected(self, statement: str, values: Sequence[sql.Value]) -> list[tuple[Any, ...]]:
         """On the reader's connection."""
-        raise NotImplementedError
 
-    def _taken(self) -> HistoryCopy:
-        raise NotImplementedError
+    @abstractmethod
+    def _taken(self) -> HistoryCopy: ...
 
+    @abstractmethod
     def _as_failed(self, fault: Exception) -> HistoryFailed:
         """Return what the caller is told instead of one of `faults`."""
-        raise NotImplementedError
 
     # -- the port --------------------------------------------------------------------------------------------------
 
@@ -189,7 +192,10 @@ class SqlHistory:
         return dropped
 
     async def copy(self) -> HistoryCopy:
-        return await self._in(self._copying, self._taken)
+        try:
+            return await self._in(self._copying, self._taken)
+        except OSError as fault:
+            raise HistoryFailed(f"{self._no_copy}: {fault.strerror or fault}") from fault
 
     async def close(self) -> None:
         """Safe to call twice, and after `open` failed."""

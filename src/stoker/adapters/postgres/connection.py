@@ -66,6 +66,12 @@ PostgresConnection = AsyncConnection[tuple[object, ...]]
 LOST: Final = (psycopg.OperationalError, psycopg.InterfaceError)
 
 
+def options_for(url: str) -> dict[str, Any]:
+    """Return the options of a connection; of several hosts the one is meant that can be written to."""
+    several = len(str(conninfo_to_dict(url).get("host", "")).split(",")) > 1
+    return OPTIONS | {"target_session_attrs": "read-write"} if several else OPTIONS
+
+
 class PostgresLink:
     """The connections of one store."""
 
@@ -210,9 +216,7 @@ class PostgresLink:
             await _close(ear)
 
     async def _connect(self) -> PostgresConnection:
-        several = len(str(conninfo_to_dict(self._url).get("host", "")).split(",")) > 1
-        hosts: dict[str, Any] = {"target_session_attrs": "read-write"} if several else {}
-        return await AsyncConnection.connect(self._url, **OPTIONS, **hosts)
+        return await AsyncConnection.connect(self._url, **options_for(self._url))
 
     async def _connect_reader(self) -> PostgresConnection:
         """Connect for reads (P10)."""

@@ -25,13 +25,12 @@ from typing import Any, Final, NamedTuple, cast
 
 import psycopg
 from psycopg import Connection
-from psycopg.conninfo import conninfo_to_dict
 
 from stoker.adapters.history_sql import statements as sql
 from stoker.adapters.history_sql import tables
 from stoker.adapters.history_sql.tables import RecordUnreadable, SqlHistory, mark_of
 from stoker.adapters.log_policy import steps_in, too_new
-from stoker.adapters.postgres.connection import DURABLY, LOST, OPTIONS, words_of
+from stoker.adapters.postgres.connection import DURABLY, LOST, options_for, words_of
 from stoker.adapters.postgres.schema import HISTORY_RIGHTS, LACKING, OWN_IT, rights_in
 from stoker.adapters.sqlite.history import EarlierFile, FileCopy, Rows, fill_file
 from stoker.brain.domain.audit import SLOTS
@@ -85,7 +84,7 @@ class PostgresHistory(SqlHistory):
 
     def __init__(self, url: str, folder: Path, *, name: str, shared: bool) -> None:
         """`folder`: of this control plane; copies are made in it. `name`: what it is called among those that share."""
-        super().__init__()
+        super().__init__(f"a copy can't be made in {folder.absolute()}")
         self.shared = shared
         self._url = url
         self._folder = folder.absolute()
@@ -97,12 +96,6 @@ class PostgresHistory(SqlHistory):
     async def adopt(self, mark: HistoryMark) -> HistoryMark | None:
         return await self._in(self._writing, self._adopt, mark)
 
-    async def copy(self) -> HistoryCopy:
-        try:
-            return await super().copy()
-        except OSError as fault:
-            raise HistoryFailed(f"a copy can't be made in {self._folder}: {fault.strerror or fault}") from fault
-
     def _as_failed(self, fault: Exception) -> HistoryFailed:
         if isinstance(fault, StokerError):
             return HistoryTooNew(fault.refusal.message)
@@ -113,9 +106,7 @@ class PostgresHistory(SqlHistory):
     # -- connections -----------------------------------------------------------------------------------------------
 
     def _connect(self, **limits_s: int) -> Connection[Row]:
-        several = len(str(conninfo_to_dict(self._url).get("host", "")).split(",")) > 1
-        hosts: dict[str, Any] = {"target_session_attrs": "read-write"} if several else {}
-        db: Connection[Row] = psycopg.connect(self._url, **OPTIONS, **hosts, client_encoding="UTF8")
+        db: Connection[Row] = psycopg.connect(self._url, **options_for(self._url), client_encoding="UTF8")
         try:
             for name, limit_s in limits_s.items():
                 db.execute("SELECT set_config(%s, %s, false)", (name, f"{limit_s}s"))
@@ -162,7 +153,7 @@ class PostgresHistory(SqlHistory):
             yield _Changes(self._writer)
 
     def _move_mark(self, db: tables.Transaction, batch: HistoryBatch) -> None:
-        """W1"""
+        """Move the mark, if the log, the epoch and the mark allow it (W1)."""
         assert isinstance(db, _Changes), "of this store"
         cluster, position = batch.mark.cluster_id, batch.mark.position
         named = {"cluster": cluster, "position": position, "epoch": batch.epoch}
@@ -182,7 +173,7 @@ class PostgresHistory(SqlHistory):
         return super()._rewind(mark)
 
     def _adopt(self, mark: HistoryMark) -> HistoryMark | None:
-        """W5"""
+        """Move `history.db` here, once (W5)."""
         earlier = EarlierFile(self._folder)
         found = earlier.read(
             self._put_missing, lambda has: has.cluster_id == mark.cluster_id and has.position <= mark.position
@@ -191,10 +182,9 @@ class PostgresHistory(SqlHistory):
             return None
         with self._changing() as db:
             stands = mark_of(db.execute(sql.READ_MARK).fetchall())
-        if not stands.cluster_id:
-            with self._changing() as db:
+            if not stands.cluster_id:
                 db.execute(sql.MARK, (found.cluster_id, found.position))
-            stands = found
+                stands = found
         with suppress(OSError):  # then it is done once more at the next start, and changes nothing
             earlier.put_aside()
         return stands
@@ -220,7 +210,7 @@ class PostgresHistory(SqlHistory):
         return _Changes(self._reader).execute(statement, values).fetchall()
 
     def _taken(self) -> HistoryCopy:
-        """W4"""
+        """Return a copy of this moment as an SQLite file (W4)."""
         if self._writer is None:
             raise psycopg.OperationalError("it isn't open")
         with closing(self._connect(idle_in_transaction_session_timeout=READ_S)) as db, db.transaction():

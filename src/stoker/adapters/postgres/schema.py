@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from stoker.adapters.history_sql.statements import TABLES
 from stoker.adapters.log_policy import steps_in, too_new
 from stoker.adapters.postgres.connection import PostgresConnection, number
 from stoker.brain.domain.errors import StokerError, refusal_error
@@ -30,10 +31,7 @@ _RIGHTS: Final = {
 HISTORY_RIGHTS: Final = {
     "stoker_history_schema": "SELECT, INSERT",
     "stoker_history_writer": "SELECT, INSERT",
-    **{
-        f"stoker_history_{table}": "SELECT, INSERT, UPDATE, DELETE"
-        for table in ("job", "job_record", "attempt", "allocation", "capacity", "audit")
-    },
+    **{f"stoker_history_{table}": "SELECT, INSERT, UPDATE, DELETE" for table in TABLES},
     "stoker_history_mark": "SELECT, INSERT, UPDATE",
 }
 LACKING: Final = (

@@ -84,17 +84,11 @@ class SqliteHistory(SqlHistory):
     faults = (sqlite3.Error, StokerError, ForeignStore, RecordUnreadable)
 
     def __init__(self, data_dir: Path) -> None:
-        super().__init__()
         self._path = data_dir.absolute() / HISTORY_NAME
+        super().__init__(f"{self._path} can't be copied")
         self._store = SqliteStore(self._path, BUSY_TIMEOUT_S)
         self._writer: sqlite3.Connection | None = None
         self._reader: sqlite3.Connection | None = None
-
-    async def copy(self) -> HistoryCopy:
-        try:
-            return await super().copy()
-        except OSError as fault:
-            raise HistoryFailed(f"{self._path} can't be copied: {fault.strerror or fault}") from fault
 
     def _as_failed(self, fault: Exception) -> HistoryFailed:
         if isinstance(fault, StokerError):

@@ -40,7 +40,14 @@ from stoker.brain.state.state_view import StateView
 from stoker.control.access import JobVisibility, may_read
 from stoker.control.control_plane import ControlPlane
 from stoker.control.job_operations import carry_out_operation
-from stoker.control.queries.job_details import ListedJobs, job_details, job_details_for, listed_jobs, members_named
+from stoker.control.queries.job_details import (
+    ListedJobs,
+    in_list,
+    job_details,
+    job_details_for,
+    listed_jobs,
+    members_named,
+)
 from stoker.control.queries.job_history import story_of
 from stoker.control.queries.job_listing import filter_of, page_of, select
 from stoker.control.queries.job_lookup import names_several
@@ -60,7 +67,6 @@ from stoker.wire.rest.job import (
     job_view,
     reduced,
     why_view,
-    without_program,
 )
 from stoker.wire.rest.submit import JobBody, JobsBody
 
@@ -166,8 +172,8 @@ async def _page(control: ControlPlane, rows: "RowCache", caller: Caller, query: 
     wanted = filter_of(query, control.committer.now(), sees)
     page = await page_of(control, query.limit, query.offset, query.after)
     found = await select(control, wanted, page)
-    listed = listed_jobs(control, found.jobs)
-    made = await (drawn(control, listed, sees, full=True) if query.full else rows.of(listed, sees))
+    jobs = listed_jobs(control, found.jobs)
+    made = await (drawn(control, jobs, sees, full=True) if query.full else rows.of(jobs, sees))
     last = found.jobs[len(made) - 1].id if len(made) < len(found.jobs) else found.last
     following = b"null" if last is None else b'"%d"' % last
     members = (b",".join(made), found.total, page.limit, following)
@@ -216,7 +222,7 @@ class RowCache:
         kept = self._kept.get(key)
         if kept is not None and kept[0].job is now.job and kept[0][1:] == now[1:]:
             return kept[1]
-        content = _encode(job_view(without_program(now) if whole else reduced(now)))
+        content = _encode(job_view(in_list(now, seen=whole)))
         self._bytes += len(content) - len(kept[1] if kept else b"")
         self._kept[key] = now, content
         while len(self._kept) > ROWS_MAX or self._bytes > ROWS_BYTES_MAX:
@@ -234,8 +240,7 @@ async def drawn(
     """
 
     def draw(now: JobDetails) -> bytes:
-        shown = now if full else without_program(now)
-        return _encode(job_view(shown if sees(now.job.spec.tenant) else reduced(now), submitted=submitted))
+        return _encode(job_view(in_list(now, seen=sees(now.job.spec.tenant), full=full), submitted=submitted))
 
     return await _each(control, seen, draw, bounded=not submitted)
 

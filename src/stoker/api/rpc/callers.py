@@ -127,8 +127,6 @@ class Gate(aio.ServerInterceptor):
         handler = await continuation(handler_call_details)
         if handler is None or method.startswith(_OURS) or not handler.response_streaming:
             return handler
-        if self._open_streams >= OPEN_STREAMS_MAX:
-            return _refusing(_too_many_streams())
         return self._counted(handler)
 
     def _counted(self, handler: "_Handler") -> "_Handler":
@@ -137,7 +135,7 @@ class Gate(aio.ServerInterceptor):
         assert real is not None, "its answer is a stream"
 
         async def stream(request: object, context: Context) -> None:
-            if self._open_streams >= OPEN_STREAMS_MAX:  # of many that came at once
+            if self._open_streams >= OPEN_STREAMS_MAX:
                 await abort(context, _too_many_streams())
             self._open_streams += 1
             try:

@@ -28,7 +28,14 @@ from stoker.brain.state.commands import Cancel
 from stoker.control.access import JobVisibility
 from stoker.control.control_plane import ControlPlane
 from stoker.control.job_operations import carry_out_operation
-from stoker.control.queries.job_details import ListedJobs, job_details, job_details_for, listed_jobs, members_named
+from stoker.control.queries.job_details import (
+    ListedJobs,
+    in_list,
+    job_details,
+    job_details_for,
+    listed_jobs,
+    members_named,
+)
 from stoker.control.queries.job_listing import filter_of, page_of, select
 from stoker.control.queries.job_lookup import lookup_job, names_several
 from stoker.control.submission import Key, keyed, of_index, spec_for, submitted
@@ -36,7 +43,7 @@ from stoker.wire.endpoints import API_PREFIX
 from stoker.wire.gen import job_pb2 as pb
 from stoker.wire.gen.job_pb2_grpc import JobServiceServicer
 from stoker.wire.job_codec import ANSWER_BYTES_MAX, check_known, encode_job, job_body, job_list_query
-from stoker.wire.rest.job import JobDetails, job_view, reduced, without_program
+from stoker.wire.rest.job import JobDetails, job_view
 
 CALLS_MAX: Final = 256
 """At once, of all callers: each may hold a message of some MiB while it waits for the disk."""
@@ -187,8 +194,7 @@ class JobService(JobServiceServicer):
         left = ANSWER_BYTES_MAX
         for job in jobs.jobs:
             now = jobs.arrays.get(job.id) or job_details(self._control, job)
-            shown = now if full else without_program(now)
-            message = _encode(shown if sees(job.spec.tenant) else reduced(now))
+            message = _encode(in_list(now, seen=sees(job.spec.tenant), full=full))
             left -= message.ByteSize()
             if left < 0 and encoded:
                 break

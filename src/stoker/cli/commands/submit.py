@@ -14,7 +14,6 @@ Rules: U1  stdout gets the id (or, with --json, the job) and nothing else
 
 import os
 from collections.abc import Callable
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -176,18 +175,24 @@ def job_body(given: "Mapping[str, Any]", environ: "Mapping[str, str]", here: Cal
 
 def _as_typed(body: dict[str, Any]) -> dict[str, Any]:
     """Return the body with the bytes that were typed, which Python has read in the encoding of the locale (U6)."""
-    for encoding in ("utf-8", "latin-1"):
+    try:
+        return body | _decoded(body, "utf-8")
+    except UnicodeDecodeError:
+        return body | _decoded(body, "latin-1") | {"encoding": "latin-1"}
 
-        def text(typed: str, encoding: str = encoding) -> str:
-            return os.fsencode(typed).decode(encoding)
 
-        command = body["command"]
-        with suppress(UnicodeDecodeError):
-            typed: dict[str, Any] = {name: text(body[name]) for name in ("workdir", "output", "error") if name in body}
-            typed["command"] = text(command) if isinstance(command, str) else list(map(text, command))
-            typed["env"] = {text(name): text(value) for name, value in body["env"].items()}
-            return body | typed | ({"encoding": encoding} if encoding != "utf-8" else {})
-    raise AssertionError("unreachable: any byte is a letter of Latin-1")
+def _decoded(body: dict[str, Any], encoding: str) -> dict[str, Any]:
+    """Return the fields of the body that become bytes on a node. Raises: UnicodeDecodeError."""
+
+    def text(typed: str) -> str:
+        return os.fsencode(typed).decode(encoding)
+
+    command = body["command"]
+    return {
+        **{name: text(body[name]) for name in ("workdir", "output", "error") if name in body},
+        "command": text(command) if isinstance(command, str) else list(map(text, command)),
+        "env": {text(name): text(value) for name, value in body["env"].items()},
+    }
 
 
 def _begin(text: str) -> str:

@@ -189,12 +189,8 @@ def checkpoint_dir(named: str, data_dir: Path) -> Iterator[CheckResult]:
         yield doubtful(f"{named} is relative to wherever the agent is started", "name an absolute path")
     elif not path.is_dir():
         yield doubtful(f"{named} isn't there", "mount it, or make it, before the first job asks for a checkpoint")
-    elif not os.access(path, os.W_OK | os.X_OK):
-        yield wrong(f"{named} can't be written by this account", "give the agent's account write permission")
-    elif data_dir.is_dir() and path.stat().st_dev == data_dir.stat().st_dev:
-        yield doubtful(f"{named} is on the file system of data_dir: {_FILLS}", _APART)
     else:
-        yield fine(f"{named} can be written")
+        yield _of_jobs(named, data_dir, _APART)
 
 
 def work_dir(named: str, data_dir: Path) -> Iterator[CheckResult]:
@@ -204,12 +200,17 @@ def work_dir(named: str, data_dir: Path) -> Iterator[CheckResult]:
         yield doubtful(f"working directories that Stoker makes are in data_dir: {_FILLS}", apart)
     elif not path.is_dir():
         yield doubtful(f"{named} isn't there", "mount it, or let the agent make it, on another disk than data_dir")
-    elif not os.access(path, os.W_OK | os.X_OK):
-        yield wrong(f"{named} can't be written by this account", "give the agent's account write permission")
-    elif data_dir.is_dir() and path.stat().st_dev == data_dir.stat().st_dev:
-        yield doubtful(f"{named} is on the file system of data_dir: {_FILLS}", apart)
     else:
-        yield fine(f"{named} can be written")
+        yield _of_jobs(named, data_dir, apart)
+
+
+def _of_jobs(named: str, data_dir: Path, apart: str) -> CheckResult:
+    """Judge a folder for jobs' folders that is there. `apart`: how it gets onto a file system of its own."""
+    if not os.access(named, os.W_OK | os.X_OK):
+        return wrong(f"{named} can't be written by this account", "give the agent's account write permission")
+    if data_dir.is_dir() and Path(named).stat().st_dev == data_dir.stat().st_dev:
+        return doubtful(f"{named} is on the file system of data_dir: {_FILLS}", apart)
+    return fine(f"{named} can be written")
 
 
 def folder_bound(settings: AgentSettings) -> Iterator[CheckResult]:

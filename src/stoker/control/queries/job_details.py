@@ -7,6 +7,8 @@ together with the record, and travel with it: what is read later might not belon
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
+from msgspec.structs import replace
+
 from stoker.brain.domain.access import Caller
 from stoker.brain.domain.array import JobRef, difference, indexes_of
 from stoker.brain.domain.errors import Refusal, StokerError
@@ -48,6 +50,19 @@ def job_details_for(control: ControlPlane, caller: Caller, job: Job) -> JobDetai
     """Return the details of a job, reduced where the caller may not see it in full."""
     now = job_details(control, job)
     return now if may_read(control.committer.state, caller, job.spec.tenant) else reduced(now)
+
+
+def in_list(now: JobDetails, *, seen: bool, full: bool = False) -> JobDetails:
+    """Return the details as answers with several jobs show them.
+
+    `seen`: the caller may see the job in full; else it is reduced. `full`: with command and environment.
+    """
+    if not seen:
+        return reduced(now)
+    if full:
+        return now
+    spec = replace(now.job.spec, command="", env={})
+    return now._replace(job=replace(now.job, spec=spec))
 
 
 def _forgotten(array: Job) -> JobDetails:

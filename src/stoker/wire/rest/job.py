@@ -456,12 +456,6 @@ def _often_empty(shown: JobDetails) -> dict[str, Any]:
     }
 
 
-def without_program(shown: JobDetails) -> JobDetails:
-    """Return the job without its command and environment, as answers with several jobs show it."""
-    spec = msgspec.structs.replace(shown.job.spec, command="", env={})
-    return shown._replace(job=msgspec.structs.replace(shown.job, spec=spec))
-
-
 def reduced(shown: JobDetails) -> JobDetails:
     """Return the job as callers of other tenants see it."""
     return shown._replace(job=reduced_job(shown.job), reduced=True)

@@ -74,14 +74,13 @@ def _text_fault(spec: JobSpec, policy: Policy) -> Refusal | None:
         fault = _bad_text("command", part, policy.command_bytes_max, spec.encoding)
         if fault:
             return fault
-    for field, text in (
-        *(("name", spec.name), ("user", spec.user), ("image", spec.image), ("comment", spec.comment)),
-        *(("workdir", spec.workdir), ("output", spec.output), ("error", spec.error)),
-    ):
-        encoding = spec.encoding if field in ("workdir", "output", "error") else TextEncoding.UTF_8
-        fault = _bad_text(field, text, policy.text_bytes_max, encoding)
-        if fault:
-            return fault
+    names = ("name", spec.name), ("user", spec.user), ("image", spec.image), ("comment", spec.comment)
+    paths = ("workdir", spec.workdir), ("output", spec.output), ("error", spec.error)
+    for texts, encoding in ((names, TextEncoding.UTF_8), (paths, spec.encoding)):
+        for field, text in texts:
+            fault = _bad_text(field, text, policy.text_bytes_max, encoding)
+            if fault:
+                return fault
     if spec.workdir and not spec.workdir.startswith("/"):
         hint = "begin it with a slash"
         return refuse("bad_workdir", f"workdir {spec.workdir[:80]!r} is not an absolute path", hint, field="workdir")
