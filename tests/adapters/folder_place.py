@@ -3,7 +3,6 @@
 With a clock that is moved by hand: what happens in a minute is tested in a moment.
 """
 
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ from stoker.brain.domain.lease_record import LeaseRecord
 from stoker.brain.domain.units import Instant, Mono
 from stoker.ports import LeaseUnreachable
 from tests.contracts.lease import lease_record
+from tests.disk_calls import calls_replaced
 
 CALLS: Final = ("listdir", "open", "fsync", "link", "unlink")
 """Of `os`: whatever a writer does to its folder goes through one of these."""
@@ -105,14 +105,8 @@ def between_calls(step: int, act: Callable[[], None]) -> Iterator[list[str]]:
 
         return instead
 
-    before = {name: getattr(os, name) for name in CALLS}
-    try:
-        for name, call in before.items():
-            setattr(os, name, wrapped(name, call))
+    with calls_replaced(CALLS, wrapped):
         yield made
-    finally:
-        for name, call in before.items():
-            setattr(os, name, call)
 
 
 def calls_of_a_put(folder: Path) -> list[str]:

@@ -165,15 +165,19 @@ async def test_tasks_of_a_killed_runner_are_reported_lost_on_a_new_stream() -> N
         await running(node, job=2, gpus=(0,))
 
 
+async def die_during_a_start(node: Node, runner: TwinRunner) -> None:
+    await node.connected()
+    node.control.tell(start(key(1), gpus=(0,)))
+    await asyncio.sleep(0.5)
+    runner.die()
+
+
 @on_virtual_time
 async def test_a_start_that_died_with_the_runner_is_in_no_inventory_and_may_come_again() -> None:
     runner = TwinRunner()
     runner.start_s = 1.0
     async with Node(runner=runner) as node:
-        await node.connected()
-        node.control.tell(start(key(1), gpus=(0,)))
-        await asyncio.sleep(0.5)
-        runner.die()
+        await die_during_a_start(node, runner)
         await node.connected(streams=2)
         inventory = node.control.session.reports[0]
         assert isinstance(inventory, TaskInventory)
@@ -189,10 +193,7 @@ async def test_a_start_of_the_old_stream_that_takes_its_time_reaches_no_later_ru
     runner = TwinRunner()
     runner.start_s = 30.0
     async with Node(runner=runner) as node:
-        await node.connected()
-        node.control.tell(start(key(1), gpus=(0,)))
-        await asyncio.sleep(0.5)
-        runner.die()
+        await die_during_a_start(node, runner)
         await asyncio.sleep(20)
         assert runner.connects == 1, "the next one is only connected once that call is over"
         await node.connected(streams=2)

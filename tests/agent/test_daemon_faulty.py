@@ -1,11 +1,11 @@
 """Rules A17, A18 and A20 of the agent: what keeps the runner from its work is a fault of the node; on virtual time."""
 
 import asyncio
+import errno
 
-from stoker.agent.ports import NoFence, Obeyed
 from stoker.brain.domain.ids import Epoch
 from stoker.brain.domain.job import EndCause
-from tests.agent.twins import Node, TwinRunner, key, on_virtual_time, registration, running, start
+from tests.agent.twins import BrokenFence, Node, TwinRunner, key, on_virtual_time, registration, running, start
 
 FULL = "the runner's journal can't be written: No space left on device"
 
@@ -112,26 +112,17 @@ async def test_a_node_without_a_runner_says_why_once_and_serves_again_with_the_n
         assert node.control.session.reports
 
 
-class BrokenFence(NoFence):
-    broken = False
-
-    async def keep(self, obeyed: Obeyed) -> None:
-        if self.broken:
-            raise OSError(30, "Read-only file system")
-        await super().keep(obeyed)
-
-
 @on_virtual_time
 async def test_a_node_that_cannot_keep_an_epoch_says_so_and_obeys_once_it_can() -> None:
-    fence = BrokenFence()
+    fence = BrokenFence(errno.EROFS)
     async with Node(fence=fence) as node:
         await node.connected()
-        fence.broken, node.control.epoch = True, Epoch(2)
+        fence.is_broken, node.control.epoch = True, Epoch(2)
         node.control.break_stream()
         await asyncio.sleep(120)
         assert _told(node)[-1] == "the epoch of its control plane can't be kept: Read-only file system"
         assert all(not session.reports for session in node.control.sessions[1:]), "it isn't obeyed"
         assert node.notes.counts["node_faulty"] == 1
-        fence.broken = False
+        fence.is_broken = False
         await node.until(lambda: node.control.session.reports)
         assert _told(node)[-1] == ""

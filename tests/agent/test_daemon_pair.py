@@ -1,6 +1,7 @@
 """Rules A3, A11, A14 and A15 of `agent/daemon.py`: several control planes, of which one is active; on virtual time."""
 
 import asyncio
+import errno
 from itertools import pairwise
 
 import pytest
@@ -9,7 +10,18 @@ from stoker.agent.ports import NoFence, Obeyed
 from stoker.brain.domain.ids import Epoch
 from stoker.brain.domain.job import EndCause
 from stoker.brain.domain.report import Beat, TaskInventory, TaskPhase, TaskStatus
-from tests.agent.twins import Node, TwinControl, TwinRunner, exited, key, on_virtual_time, registration, running, start
+from tests.agent.twins import (
+    BrokenFence,
+    Node,
+    TwinControl,
+    TwinRunner,
+    exited,
+    key,
+    on_virtual_time,
+    registration,
+    running,
+    start,
+)
 from tests.rig.sim_ports import SimClock
 from tests.rig.virtual_loop import run_virtual
 
@@ -34,20 +46,13 @@ async def test_a_restarted_agent_obeys_no_older_control_plane_than_before() -> N
 
 @on_virtual_time
 async def test_nothing_is_said_or_done_under_an_epoch_that_cannot_be_kept() -> None:
-    class FullDisk(NoFence):
-        full = True
-
-        async def keep(self, obeyed: Obeyed) -> None:
-            if self.full:
-                raise OSError(28, "No space left on device")
-            await super().keep(obeyed)
-
-    fence = FullDisk()
+    fence = BrokenFence(errno.ENOSPC)
+    fence.is_broken = True
     async with Node(fence=fence) as node:
         await asyncio.sleep(60)
         assert all(session.reports == [] for session in node.control.sessions)
         assert node.notes.counts["epoch_not_kept"] > 1
-        fence.full = False
+        fence.is_broken = False
         await node.connected()
         assert fence.read().epoch == node.control.epoch
 

@@ -5,6 +5,7 @@ anything broken raises what the ports say.
 """
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
@@ -19,6 +20,7 @@ from stoker.agent.ports import (
     LinkStandby,
     NoFence,
     NoFolders,
+    Obeyed,
 )
 from stoker.brain.domain.gpu import Gpu
 from stoker.brain.domain.ids import Epoch, GpuUuid, JobId, NodeName
@@ -161,6 +163,21 @@ class TwinControl:
 
     def break_stream(self) -> None:
         self.session.broken.set()
+
+
+class BrokenFence(NoFence):
+    """Its disk takes nothing while it is broken."""
+
+    def __init__(self, number: int) -> None:
+        """`number`: of the error, in `errno`."""
+        super().__init__()
+        self.is_broken = False
+        self._number = number
+
+    async def keep(self, obeyed: Obeyed) -> None:
+        if self.is_broken:
+            raise OSError(self._number, os.strerror(self._number))
+        await super().keep(obeyed)
 
 
 class Node:

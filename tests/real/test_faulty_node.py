@@ -79,16 +79,23 @@ def test_a_node_whose_disk_a_job_has_filled_says_so_gets_no_new_work_and_loses_n
         assert (agent.output().count("node_faulty"), agent.output().count("node_works_again")) == (1, 1)
 
 
+@contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
 def test_a_node_whose_runner_is_stopped_says_so_gives_starts_back_and_goes_on_with_its_runner(
     control: ControlProcess, tmp_path: Path
 ) -> None:
     with AgentProcess(tmp_path / "node-1", control) as agent:
         running = submit(control, "sleep 300")
         until_state(control, running, "running")
-        runner = agent.runner_pid
-        os.kill(runner, signal.SIGSTOP)
         begun = tmp_path / "begun"
-        try:
+        with stopped(agent.runner_pid):
             started = submit(control, f"echo x >> {begun}")
             until(lambda: node_state(control)[0] == "faulty", "the runner's silence is seen")
             assert node_state(control)[1].startswith("the runner hasn't answered for 10 s")
@@ -98,8 +105,6 @@ def test_a_node_whose_runner_is_stopped_says_so_gives_starts_back_and_goes_on_wi
             until_state(control, started, "pending")
             given_back = job(control, started)
             assert (given_back["attempts"][0]["tasks"][0]["cause"], given_back["requeues_used"]) == ("never_started", 0)
-        finally:
-            os.kill(runner, signal.SIGCONT)
         until_state(control, running, "cancelled")
         assert len(until_state(control, started, "succeeded")["attempts"]) == 2
         assert begun.read_text() == "x\n", "it was started once"
@@ -147,16 +152,12 @@ def test_an_agent_that_begins_over_a_stopped_runner_says_so_and_goes_on_with_it(
     with AgentProcess(tmp_path / "node-1", control) as agent:
         running = submit(control, "sleep 300")
         until_state(control, running, "running")
-        runner = agent.runner_pid
-        os.kill(runner, signal.SIGSTOP)
-        try:
+        with stopped(agent.runner_pid):
             agent.kill()
             agent.start()
             words = "it has no runner that works: it hasn't answered for 15 s"
             until(lambda: node_state(control)[1].startswith(words), "it is said", within_s=60)
             assert words in reason(control, running)
-        finally:
-            os.kill(runner, signal.SIGCONT)
         until(lambda: node_state(control) == ("ready", ""), "it works again", within_s=60)
         assert job(control, running)["state"] == "running"
 

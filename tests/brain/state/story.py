@@ -1,7 +1,7 @@
 """A cluster told in commands: admits, applies, and checks every invariant after every event."""
 
 from stoker.brain.domain.allocation import TaskPlacement
-from stoker.brain.domain.array import JobRef, parse_job_ref
+from stoker.brain.domain.array import JobRef, parse_array, parse_job_ref
 from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.errors import Refusal
 from stoker.brain.domain.gpu import Gpu
@@ -121,6 +121,15 @@ class Story:
         first = self.state.next_job_id
         self.do(Submit(by=ANNA, specs=specs or (spec(),)))
         return first
+
+    def submit_array(self, text: str, gpus: int = 1, **fields: object) -> JobId:
+        return self.submit(spec(gpus, array=parse_array(text), **fields))
+
+    def run_named(self, label: str) -> JobId:
+        """What is called so is placed, and has started."""
+        job = self.named(label).id
+        self.started(job)
+        return job
 
     def place(self, job: JobId, *where: tuple[str, int], port: int = 0) -> None:
         """Rank by rank: (node, first GPU)."""

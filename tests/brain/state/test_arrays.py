@@ -14,16 +14,6 @@ from stoker.brain.state.events.job import JobSignalled
 from tests.brain.state.story import ANNA, Story, spec
 
 
-def _array(story: Story, text: str, gpus: int = 1, **fields: object) -> JobId:
-    return story.submit(spec(gpus, array=parse_array(text), **fields))
-
-
-def _run(story: Story, label: str) -> JobId:
-    job = story.named(label).id
-    story.started(job)
-    return job
-
-
 def _lazy(story: Story, array: JobId) -> Spans:
     return story.job(array).as_array[1].lazy
 
@@ -31,7 +21,7 @@ def _lazy(story: Story, array: JobId) -> Spans:
 def test_members_are_no_records_until_they_start() -> None:
     story = Story()
     story.node("n1", 2)
-    array = _array(story, "0-99999")
+    array = story.submit_array("0-99999")
     assert len(story.state.jobs) == 1
     assert story.state.indexes.pending_count == 100_000
     assert story.decide() == ["1_0", "1_1"]
@@ -42,7 +32,7 @@ def test_members_are_no_records_until_they_start() -> None:
 
 def test_ids_go_on_behind_the_members() -> None:
     story = Story()
-    array = _array(story, "5,7,9-11")
+    array = story.submit_array("5,7,9-11")
     assert story.submit() == array + 6
     assert story.named("1_9").id == array + 3
     assert story.state.locate(JobId(array + 3)) == parse_job_ref("1_9"), "the bare id of a member leads to it"
@@ -52,7 +42,7 @@ def test_a_throttle_bounds_the_members_that_are_live() -> None:
     """Fault 138 asks for a reason, which the loop gives; here none may start beyond it."""
     story = Story()
     story.node("n1", 8)
-    _array(story, "0-9%3")
+    story.submit_array("0-9%3")
     assert story.decide() == ["1_0", "1_1", "1_2"]
     assert story.decide() == []
     assert not story.state.indexes.waiting_arrays, "a throttled array isn't offered at all"
@@ -64,10 +54,10 @@ def test_a_throttle_bounds_the_members_that_are_live() -> None:
 def test_a_requeued_member_counts_under_the_throttle_and_keeps_its_place_in_the_queue() -> None:
     story = Story()
     story.node("n1", 2)
-    _array(story, "0-3%1", retries_max=1)
+    story.submit_array("0-3%1", retries_max=1)
     other = story.submit(spec(1))
     assert story.decide() == ["1_0", str(other)]
-    member = _run(story, "1_0")
+    member = story.run_named("1_0")
     story.end(member, exit_code=1)
     assert story.job(member).state is JobState.PENDING
     story.wait(60_000).deadlines()
@@ -78,12 +68,12 @@ def test_a_requeued_member_counts_under_the_throttle_and_keeps_its_place_in_the_
 def test_the_array_is_running_while_a_member_is_live_else_pending() -> None:
     story = Story()
     story.node("n1", 1)
-    array = _array(story, "0-1")
+    array = story.submit_array("0-1")
     assert story.state.shown_state(story.job(array)) is JobState.PENDING
     story.decide()
     assert story.state.shown_state(story.job(array)) is JobState.RUNNING
     assert array in story.state.indexes.by_state[JobState.RUNNING].entries
-    story.end(_run(story, "1_0"))
+    story.end(story.run_named("1_0"))
     assert story.state.shown_state(story.job(array)) is JobState.PENDING
     assert story.job(array).started_at != NEVER
 
@@ -93,11 +83,11 @@ def test_the_array_ends_with_its_last_member_and_succeeds_only_if_all_did(code: 
     """Fault 141: finished arrays never leave the queue."""
     story = Story()
     story.node("n1", 4)
-    array = _array(story, "0-2")
+    array = story.submit_array("0-2")
     story.decide()
     for label, exit_code in (("1_0", 0), ("1_1", code), ("1_2", 0)):
         assert not story.job(array).is_final
-        story.end(_run(story, label), exit_code=exit_code)
+        story.end(story.run_named(label), exit_code=exit_code)
     story.all_due()
     ended = story.job(array)
     assert ended.state is state
@@ -113,7 +103,7 @@ def test_a_thousand_members_drain_to_zero() -> None:
     """Fault 141 at its size."""
     story = Story(Policy(ended_jobs_max=10_000))
     story.node("n1", 50)
-    array = _array(story, "0-99")
+    array = story.submit_array("0-99")
     while story.decide():
         for job in tuple(story.state.indexes.arrays[array].open):
             story.started(job)
@@ -126,9 +116,9 @@ def test_after_a_cancel_of_a_throttled_array_no_member_starts() -> None:
     """Fault 137: tasks that hadn't run yet started all the same."""
     story = Story()
     story.node("n1", 8)
-    array = _array(story, "0-1000%2")
+    array = story.submit_array("0-1000%2")
     story.decide()
-    live = [_run(story, "1_0"), _run(story, "1_1")]
+    live = [story.run_named("1_0"), story.run_named("1_1")]
     story.tell(Cancel, "1")
     assert _lazy(story, array) == ()
     assert [story.job(job).state for job in live] == [JobState.STOPPING] * 2
@@ -146,9 +136,9 @@ def test_cancelling_the_last_waiting_member_ends_the_array() -> None:
     """Fault 139: the parent was never finalized."""
     story = Story()
     story.node("n1", 1)
-    array = _array(story, "0-1")
+    array = story.submit_array("0-1")
     story.decide()
-    story.end(_run(story, "1_0"))
+    story.end(story.run_named("1_0"))
     story.tell(Cancel, "1_1")
     story.all_due()
     assert story.job(array).state is JobState.CANCELLED
@@ -167,9 +157,9 @@ def test_an_array_ends_cancelled_where_none_failed_and_tells_failed_and_cancelle
 ) -> None:
     story = Story(Policy(ended_jobs_max=1))
     story.node("n1", 2)
-    array = _array(story, "0-3")
+    array = story.submit_array("0-3")
     story.decide()
-    story.end(_run(story, "1_0"), exit_code=code)
+    story.end(story.run_named("1_0"), exit_code=code)
     story.tell(Cancel, "1")
     story.end(story.named("1_1").id, signal=15)
     story.all_due()
@@ -187,7 +177,7 @@ def test_the_reason_of_an_array_that_ended_before_they_were_told_apart_reads_as_
 def test_cancel_of_some_is_exact() -> None:
     story = Story()
     story.node("n1", 3)
-    array = _array(story, "0-9999")
+    array = story.submit_array("0-9999")
     story.decide()
     story.tell(Cancel, "1_[0-4999]")
     assert _lazy(story, array) == ((5_000, 9_999, 1),)
@@ -209,7 +199,7 @@ def test_cancel_of_some_is_exact() -> None:
 def test_one_member_can_be_held_and_released_while_the_others_go_on() -> None:
     story = Story()
     story.node("n1", 8)
-    _array(story, "0-3")
+    story.submit_array("0-3")
     story.tell(Hold, "1_2")
     assert story.named("1_2").state is JobState.HELD
     assert story.decide() == ["1_0", "1_1", "1_3"]
@@ -220,7 +210,7 @@ def test_one_member_can_be_held_and_released_while_the_others_go_on() -> None:
 def test_a_held_array_starts_nothing_and_a_released_member_of_it_does() -> None:
     story = Story()
     story.node("n1", 8)
-    _array(story, "0-3")
+    story.submit_array("0-3")
     story.tell(Hold, "1")
     assert story.decide() == []
     assert story.named("1_3").state is JobState.HELD
@@ -233,16 +223,16 @@ def test_a_held_array_starts_nothing_and_a_released_member_of_it_does() -> None:
 def test_requeue_of_an_array_takes_those_that_failed() -> None:
     story = Story()
     story.node("n1", 8)
-    array = _array(story, "0-2")
+    array = story.submit_array("0-2")
     story.decide()
     for label, code in (("1_0", 0), ("1_1", 5), ("1_2", 0)):
-        story.end(_run(story, label), exit_code=code)
+        story.end(story.run_named(label), exit_code=code)
     story.all_due()
     assert story.job(array).state is JobState.FAILED
     story.tell(Requeue, "1")
     assert story.state.shown_state(story.job(array)) is JobState.PENDING
     assert story.decide() == ["1_1"]
-    story.end(_run(story, "1_1"))
+    story.end(story.run_named("1_1"))
     story.all_due()
     assert story.job(array).state is JobState.SUCCEEDED
     assert len(story.named("1_1").attempts) == 2
@@ -252,12 +242,12 @@ def test_requeue_of_an_array_takes_those_that_failed() -> None:
 def test_a_member_cancelled_before_it_was_a_record_can_be_asked_for_once_more() -> None:
     story = Story()
     story.node("n1", 8)
-    array = _array(story, "0-3")
+    array = story.submit_array("0-3")
     story.tell(Cancel, "1")
     story.all_due()
     story.tell(Requeue, "1_2")
     assert story.decide() == ["1_2"]
-    story.end(_run(story, "1_2"))
+    story.end(story.run_named("1_2"))
     story.all_due()
     facts = story.job(array).reason.facts  # type: ignore[union-attr]  # it has one
     assert facts == {"succeeded": 1, "failed": 0, "cancelled": 3, "others": 3}
@@ -266,9 +256,9 @@ def test_a_member_cancelled_before_it_was_a_record_can_be_asked_for_once_more() 
 def test_a_requeue_of_a_running_member_stops_it_first_and_costs_no_retry() -> None:
     story = Story()
     story.node("n1", 1)
-    _array(story, "0-0")
+    story.submit_array("0-0")
     story.decide()
-    member = _run(story, "1_0")
+    member = story.run_named("1_0")
     story.tell(Requeue, "1_0")
     stop = story.job(member).attempts[-1].stop
     assert stop is not None
@@ -282,11 +272,11 @@ def test_a_requeue_of_a_running_member_stops_it_first_and_costs_no_retry() -> No
 def test_a_signal_goes_to_what_runs_and_is_refused_for_what_waits() -> None:
     story = Story()
     story.node("n1", 1)
-    _array(story, "0-1")
+    story.submit_array("0-1")
     ask = SignalJob(by=ANNA, target=parse_job_ref("1"), signal=10)
     assert story.refused(ask).code == "not_running"
     story.decide()
-    member = _run(story, "1_0")
+    member = story.run_named("1_0")
     assert story.do(ask) == (JobSignalled(job=member, attempt=1, signal=10),)
     story.tell(Cancel, "1_1")
     assert story.refused(SignalJob(by=ANNA, target=parse_job_ref("1_1"), signal=10)).code == "not_running"
@@ -311,7 +301,7 @@ def test_an_array_larger_than_allowed_is_refused_with_the_bound() -> None:
 def test_the_bare_id_of_a_member_that_is_no_record_yet_takes_orders_for_that_member() -> None:
     story = Story()
     story.node("n1", 2)
-    array = _array(story, "0-4%1")
+    array = story.submit_array("0-4%1")
     story.tell(Cancel, str(array + 3))
     assert story.named("1_2").state is JobState.CANCELLED
     story.tell(Hold, str(array + 4))
@@ -330,7 +320,7 @@ def test_orders_about_members_of_what_is_no_array_are_refused() -> None:
 def test_a_member_begins_when_its_array_may() -> None:
     story = Story()
     story.node("n1", 8)
-    _array(story, "0-1", begin=Instant(story.now + 60_000))
+    story.submit_array("0-1", begin=Instant(story.now + 60_000))
     story.tell(Hold, "1_0")
     assert story.decide() == []
     story.tell(Release, "1_0")

@@ -5,7 +5,7 @@ import re
 import pytest
 from msgspec.structs import replace
 
-from stoker.brain.domain.array import parse_array, parse_job_ref
+from stoker.brain.domain.array import parse_job_ref
 from stoker.brain.domain.dependency import Dependency, DependencyKind
 from stoker.brain.domain.errors import Refusal
 from stoker.brain.domain.ids import JobId, NodeName
@@ -18,23 +18,13 @@ from stoker.brain.state.commands import Answer, Cancel, Hold, Requeue
 from tests.brain.state.story import ANNA, Story, spec
 
 
-def _array(story: Story, text: str, gpus: int = 1, **fields: object) -> JobId:
-    return story.submit(spec(gpus, array=parse_array(text), **fields))
-
-
-def _run(story: Story, label: str) -> JobId:
-    job = story.named(label).id
-    story.started(job)
-    return job
-
-
 def test_forgotten_members_still_count_towards_how_the_array_ended() -> None:
     story = Story(Policy(ended_jobs_max=2))
     story.node("n1", 1)
-    array = _array(story, "0-5")
+    array = story.submit_array("0-5")
     for label in ("1_0", "1_1", "1_2", "1_3", "1_4", "1_5"):
         assert story.decide() == [label]
-        story.end(_run(story, label), exit_code=int(label == "1_1"))
+        story.end(story.run_named(label), exit_code=int(label == "1_1"))
         story.all_due()
     facts = story.job(array).reason.facts  # type: ignore[union-attr]  # it has one
     assert facts == {"succeeded": 5, "failed": 1, "cancelled": 0, "others": 1}
@@ -47,11 +37,11 @@ def _forgotten(ends: dict[str, int], **policy: int) -> Story:
     """An array 1 whose members have ended with these exit codes, and whose record alone is left."""
     story = Story(Policy(ended_jobs_max=1, **policy))
     story.node("n1", 1)
-    _array(story, f"0-{len(ends) - 1}", retries_max=1)
+    story.submit_array(f"0-{len(ends) - 1}", retries_max=1)
     for label, code in ends.items():
         while not story.named(label).is_final:
             assert story.decide() == [label]
-            story.end(_run(story, label), exit_code=code)
+            story.end(story.run_named(label), exit_code=code)
             story.wait(60_000)
             if not story.named(label).is_final:
                 story.deadlines()
@@ -72,9 +62,9 @@ def test_a_requeue_of_an_array_runs_the_failed_members_whose_records_are_gone() 
     assert attempt.number == 3, "agents know tasks by their numbers: those of the record that is gone stay used"
     story.finish(node, key)
     assert story.named("1_1").state is JobState.STARTING, "a late report of an earlier attempt ends nothing"
-    story.end(_run(story, "1_1"))
+    story.end(story.run_named("1_1"))
     assert story.decide() == ["1_3"]
-    story.end(_run(story, "1_3"))
+    story.end(story.run_named("1_3"))
     story.all_due()
     ended = story.job(array)
     assert ended.state is JobState.SUCCEEDED
@@ -88,10 +78,10 @@ def test_a_forgotten_member_that_failed_runs_once_more_by_its_name(named: str) -
     story = _forgotten({"1_0": 0, "1_1": 3, "1_2": 0, "1_3": 4})
     story.tell(Requeue, named)
     assert story.decide() == ["1_1"]
-    story.end(_run(story, "1_1"), exit_code=5)
+    story.end(story.run_named("1_1"), exit_code=5)
     story.wait(60_000).deadlines()
     assert story.decide() == ["1_1"], "its retries are whole again"
-    story.end(_run(story, "1_1"), exit_code=5)
+    story.end(story.run_named("1_1"), exit_code=5)
     story.wait(60_000).all_due()
     assert list(story.state.jobs) == [1]
     assert story.job(JobId(1)).as_array[1].pruned_failed == ((1, 1, 1), (3, 3, 1))
@@ -105,10 +95,10 @@ def test_a_forgotten_member_runs_once_more_by_its_name_however_it_ended(named: s
     """Only those that failed did, while any could be asked for as long as its record was there."""
     story = Story(Policy(ended_jobs_max=1))
     story.node("n1", 1)
-    array = _array(story, "0-3")
+    array = story.submit_array("0-3")
     for label in ("1_0", "1_1", "1_2"):
         story.decide()
-        member = _run(story, label)
+        member = story.run_named(label)
         if label == "1_2":
             story.tell(Cancel, label)
         story.end(member, exit_code=int(label == "1_1"))
@@ -128,7 +118,7 @@ def test_a_forgotten_member_runs_once_more_by_its_name_however_it_ended(named: s
     for label in again:
         assert story.decide() == [label]
         assert story.named(label).attempts[-1].number == 2, "agents know tasks by their numbers"
-        story.end(_run(story, label))
+        story.end(story.run_named(label))
     story.all_due()
     ended = member_counts(story.job(array), story.state.indexes.arrays[array])
     assert ended[JobState.SUCCEEDED] == len({"1_0", *again})
@@ -152,14 +142,14 @@ def test_the_order_in_a_hint_is_one_that_is_taken(pruned: int) -> None:
     """It said `stoker requeue ID` of what a requeue refuses: of a member that ended with its array, for one."""
     story = Story(Policy(ended_jobs_max=pruned))
     story.node("n1", 3)
-    _array(story, "0-2,5")
+    story.submit_array("0-2,5")
     story.decide()
     for label, code in (("1_0", 0), ("1_1", 7)):
-        story.end(_run(story, label), exit_code=code)
-    _run(story, "1_2")
+        story.end(story.run_named(label), exit_code=code)
+    story.run_named("1_2")
     story.tell(Cancel, "1_5")
     after = Dependency(kind=DependencyKind.NOT_OK, job=JobId(1), index=0)
-    never = _array(story, "0-3", after=(after,))
+    never = story.submit_array("0-3", after=(after,))
     story.all_due()
     assert story.job(never).state is JobState.FAILED
 
@@ -185,10 +175,10 @@ def test_forgotten_members_that_wait_again_are_bounded_as_others_are() -> None:
 def test_members_are_counted_by_state_whatever_became_of_their_records() -> None:
     story = Story(Policy(ended_jobs_max=1))
     story.node("n1", 4)
-    array = _array(story, "0-9")
+    array = story.submit_array("0-9")
     story.decide()
     for label, code in (("1_0", 0), ("1_1", 0), ("1_2", 3)):
-        story.end(_run(story, label), exit_code=code)
+        story.end(story.run_named(label), exit_code=code)
     story.tell(Cancel, "1_[8-9]")
     story.tell(Hold, "1_7")
     story.tell(Hold, "1_6")
