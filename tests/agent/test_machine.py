@@ -1,5 +1,6 @@
 """What an agent says about the machine it runs on."""
 
+import resource
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from stoker.adapters.entropy import SystemEntropy
 from stoker.agent import machine as measuring
 from stoker.agent.machine import boot_id, describe, local_address, node_name, usable_cpus, usable_memory_mb
 from stoker.agent.main import UID_NAME, _agent_uid
-from stoker.agent.settings import AgentSettings, ControlConnectionSettings, NodeSettings
+from stoker.agent.settings import LIMITS, AgentSettings, ControlConnectionSettings, ExecutorSettings, NodeSettings
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import GpuUuid, NodeName
 from stoker.ports import ProbedGpu, ProbeResult
@@ -88,6 +89,31 @@ def test_memory_for_its_own_is_not_offered_and_little_memory_bounds_the_tasks(mo
     assert offered(65_536) == (64, 65_408, "")
     assert offered(256) == (16, 128, "offers 16 of 64 CPUs, since tasks here may have only 128 MiB of memory")
     assert offered(64)[:2] == (1, 8)
+
+
+@pytest.mark.parametrize("name", ["as", "data"])
+def test_no_task_is_promised_more_memory_than_one_process_may_have(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """By a limit of the agent, which its jobs inherit, or by theirs, which wins."""
+    option = {"as": "-v", "data": "-d"}[name]
+    own = {"RLIMIT_AS": (-1, -1), "RLIMIT_DATA": (-1, -1)}
+
+    def offered(limits: dict[str, str], memory_mb: int = 0) -> tuple[int, str]:
+        settings = AgentSettings(
+            node=NodeSettings(cpus=4, memory_mb=memory_mb), executor=ExecutorSettings(limits=limits)
+        )
+        inventory = describe(settings, NodeName("n1"), "uid-1", ProbeResult(gpus=()), "9.9").inventory
+        return inventory.memory_mb, inventory.limits
+
+    monkeypatch.setattr(measuring, "usable_memory_mb", lambda: 65_536)
+    numbers = {getattr(resource, each): both for each, both in own.items()}
+    monkeypatch.setattr(resource, "getrlimit", lambda limit: numbers.get(limit, (1_024, 1_024)))
+    assert offered({}) == (65_408, "")
+    numbers[LIMITS[name]] = (4 << 30, -1)
+    words = f"offers 4096 of 65408 MiB of memory, since a process here may have no more (`ulimit {option}`)"
+    assert offered({}) == (4_096, words)
+    assert offered({name: "8G"})[0] == 8_192
+    assert offered({name: "unlimited"}) == (65_408, "")
+    assert offered({}, memory_mb=50_000) == (50_000, ""), "who sets it knows that jobs have several processes"
 
 
 def test_without_limits_the_whole_machine_is_offered(tmp_path: Path) -> None:

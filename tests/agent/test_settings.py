@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from stoker.adapters.settings.loader import load
-from stoker.agent.settings import AgentSettings
+from stoker.agent.settings import AgentSettings, job_limits
 from stoker.brain.domain.errors import StokerError
 
 DESIGN_FILE = """\
@@ -79,6 +79,13 @@ def test_an_address_of_either_family_is_taken(tmp_path: Path, address: str) -> N
         ("gpu: {detection: rocm}", "rocm"),
         ("executor: {kinds: []}", "needs at least one"),
         ("executor: {default_image: x}", "plain processes only"),
+        ("executor: {umask: '999'}", "'999' isn't three octal digits"),
+        ("executor: {umask: '22'}", "'22' isn't three octal digits"),
+        ("executor: {limits: {files: 1}}", "'files' is no limit; known: as, core, cpu"),
+        ("executor: {limits: {nofile: many}}", "limits: nofile: 'many' is neither `unlimited` nor a whole number"),
+        ("executor: {limits: {nofile: 20:10}}", "limits: nofile: the soft limit 20 is above the hard limit 10"),
+        ("executor: {limits: {nofile: unlimited:10}}", "the soft limit unlimited is above the hard limit 10"),
+        ("executor: {limits: {memlock: 1.5G}}", "'1.5G' is neither"),
         ("executor: {log_head_mb: 0}", "isn't between 1 and 65536 MiB"),
         ("nodes: {}", "nodes isn't a setting (nearest: node)"),
     ],
@@ -89,3 +96,10 @@ def test_a_fault_is_named_with_its_file(tmp_path: Path, text: str, wanted: str) 
     assert refused.value.refusal.code == "bad_settings"
     assert wanted in refused.value.refusal.message
     assert "agent.yaml" in refused.value.refusal.message
+
+
+def test_limits_of_jobs_are_read_as_systemd_writes_them(tmp_path: Path) -> None:
+    text = "executor: {limits: {nofile: 65536, core: '0:unlimited', memlock: unlimited, stack: 8M:1G, as: 10:59}}\n"
+    assert job_limits(read(tmp_path, text).executor) == {
+        "nofile": (65_536, 65_536), "core": (0, -1), "memlock": (-1, -1), "stack": (8 << 20, 1 << 30), "as": (10, 59),
+    }  # fmt: skip

@@ -80,12 +80,15 @@ class RealNode:
         self.clock = SystemClock()
         self.allow_root = True
         """Tests may run as root; then so do their jobs, unless a test says more."""
+        self.every_start: dict[str, object] = {}
+        """What else an agent says of each start."""
         self._listeners: list[socket.socket] = []
 
     # --- the contract's node ------------------------------------------------------------------------------------
 
     def agent(self) -> RunnerSocket:
-        return RunnerSocket(self.folder / "agent", self.clock, self.options, allow_root=self.allow_root)
+        every_start = {"allow_root": self.allow_root, **self.every_start}
+        return RunnerSocket(self.folder / "agent", self.clock, self.options, every_start)
 
     def task(self, key: TaskKey, *, lasts_s: float, exit_code: int = 0, stubborn: bool = False) -> StartTask:
         trap = "trap '' TERM; " if stubborn else ""

@@ -100,6 +100,7 @@ def test_an_agent_that_may_have_too_few_processes_says_so_instead_of_waiting_for
         ("cannot use the working directory /x: Too many open files (EMFILE)", "never_started"),
         ("no folder for checkpoints, /c/71: No space left on device (ENOSPC)", "never_started"),
         ("cannot use the working directory /x: Read-only file system (EROFS)", "never_started"),
+        ("this node can't give a job its limits: not allowed to raise maximum limit", "never_started"),
         ("cannot run /bin/no (EAGAIN): Permission denied (EACCES)", "start_failed"),
     ],
 )

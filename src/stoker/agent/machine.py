@@ -17,6 +17,7 @@ Source: `cpu.max` and `memory.max` as in the kernel's Documentation/admin-guide/
 import ctypes
 import os
 import pwd
+import resource
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Mapping
@@ -25,7 +26,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from stoker.agent.settings import AgentSettings
+from stoker.agent.settings import LIMITS, AgentSettings, ExecutorSettings, job_limits
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.gpu import Gpu
 from stoker.brain.domain.ids import GpuUuid, NodeName
@@ -142,14 +143,16 @@ def describe(settings: AgentSettings, name: NodeName, uid: str, found: ProbeResu
         for gpu in found.gpus
     )
     cpus = node.cpus or found.cpus or usable_cpus()
-    memory_mb = node.memory_mb or found.memory_mb or max(TASK_MB, usable_memory_mb() - OWN_MB)
+    memory_mb, limits = node.memory_mb or found.memory_mb, ""
+    if not memory_mb:
+        memory_mb, limits = _offered_memory(settings.executor)
     offered = min(cpus, memory_mb // TASK_MB)
     inventory = Inventory(
         boot_id=boot_id(),
         address=node.address or local_address(settings.control.addresses[0]),
         gpus=gpus,
         cpus=offered,
-        limits=offers_less(offered, cpus, f"tasks here may have only {memory_mb} MiB of memory"),
+        limits=offers_less(offered, cpus, f"tasks here may have only {memory_mb} MiB of memory") or limits,
         memory_mb=memory_mb,
         labels=dict(node.labels),
         # By key and in the one form of each: the order in a file means nothing.
@@ -188,6 +191,43 @@ def account_variables() -> dict[str, str]:
         return variables | {"HOME": "/"}
     name = account.pw_name
     return variables | {"HOME": account.pw_dir, "LOGNAME": name, "USER": name, "SHELL": account.pw_shell or "/bin/sh"}
+
+
+def _offered_memory(executor: ExecutorSettings) -> tuple[int, str]:
+    """Return the MiB of memory to offer, and in words why it is less than there is: what one process may have.
+
+    A task is promised its memory, and may want all of it in one process.
+    """
+    offered = usable = max(TASK_MB, usable_memory_mb() - OWN_MB)
+    limits, why = job_limits(executor), ""
+    for name, option in (("as", "-v"), ("data", "-d")):
+        soft, _ = limits.get(name) or resource.getrlimit(LIMITS[name])
+        most = max(TASK_MB, soft // _MIB)
+        if soft != resource.RLIM_INFINITY and most < offered:
+            offered, why = most, f"a process here may have no more (`ulimit {option}`)"
+    return offered, f"offers {offered} of {usable} MiB of memory, since {why}" if why else ""
+
+
+def check_limits(executor: ExecutorSettings) -> None:
+    """Raises: StokerError `bad_settings` for limits of jobs that this process can't give them: the kernel is asked."""
+    for name, (_, wanted) in job_limits(executor).items():
+        soft, hard = resource.getrlimit(LIMITS[name])
+        if wanted == hard or _is_lower(wanted, hard):
+            continue
+        try:
+            resource.setrlimit(LIMITS[name], (soft, wanted))
+        except (OSError, ValueError) as error:
+            most = f"above {hard}, and this account may not raise it"
+            if name == "nofile" and os.geteuid() == 0:
+                most = f"more than the kernel (`sysctl fs.nr_open`) or this container allows; it is {hard} now"
+            message = f"executor.limits: {name}: {executor.limits[name]} is {most}"
+            hint = f"give the agent's unit `Limit{name.upper()}=`, run the agent as root, or set it lower"
+            raise StokerError(refuse("bad_settings", message, hint, limit=name, hard=hard)) from error
+        resource.setrlimit(LIMITS[name], (soft, hard))
+
+
+def _is_lower(one: int, other: int) -> bool:
+    return one != resource.RLIM_INFINITY and (other == resource.RLIM_INFINITY or one < other)
 
 
 def boot_id(root: Path = _ROOT) -> str:

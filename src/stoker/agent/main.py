@@ -21,12 +21,12 @@ from stoker.adapters.logs import StructuredTelemetry, library_logs
 from stoker.agent.daemon import Daemon
 from stoker.agent.fence import FileFence
 from stoker.agent.link_grpc import GrpcLink
-from stoker.agent.machine import GpuWatch, account_variables, describe, die_with_parent, node_name
+from stoker.agent.machine import GpuWatch, account_variables, check_limits, describe, die_with_parent, node_name
 from stoker.agent.ports import AgentPorts
 from stoker.agent.runner.process.kernel import give_back_memory
 from stoker.agent.runner.process.procfs import threads_of
 from stoker.agent.runner_socket import RunnerSocket
-from stoker.agent.settings import AgentSettings
+from stoker.agent.settings import AgentSettings, job_limits
 from stoker.agent.token_file import read_token
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.ids import NodeName
@@ -44,9 +44,10 @@ TETHER_S: Final = 10.0
 async def run_agent(settings: AgentSettings, *, stop: asyncio.Event) -> None:
     """Serve until `stop` is set. Jobs run on, unless `executor.jobs_end_with_agent`.
 
-    Raises: StokerError for a data folder, a name, a token file or a GPU script that can't be used, and for too few
-    processes, before anything is started.
+    Raises: StokerError for a data folder, a name, a token file or a GPU script that can't be used, for limits that it
+    can't give jobs, and for too few processes, before anything is started.
     """
+    check_limits(settings.executor)
     _check_processes(resource.getrlimit(resource.RLIMIT_NPROC)[0])
     if settings.executor.jobs_end_with_agent:
         die_with_parent()
@@ -137,7 +138,12 @@ def _runner(settings: AgentSettings, name: NodeName, clock: Clock) -> RunnerSock
         "folder_bytes_max": executor.folder_max_gb << 30,
         "tether_s": TETHER_S if executor.jobs_end_with_agent else 0.0,
     }
-    return RunnerSocket(settings.data_dir, clock, options, allow_root=executor.allow_root)
+    every_start: dict[str, object] = {
+        "allow_root": executor.allow_root,
+        "umask": int(executor.umask, 8),
+        "limits": job_limits(executor),
+    }
+    return RunnerSocket(settings.data_dir, clock, options, every_start)
 
 
 def _folders(settings: AgentSettings, clock: Clock) -> CheckpointFolders:

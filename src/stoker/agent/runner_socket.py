@@ -65,14 +65,19 @@ class RunnerSocket:
     """The runner of one node, as its agent sees it."""
 
     def __init__(
-        self, data_dir: Path, clock: Clock, options: dict[str, object] | None = None, *, allow_root: bool = False
+        self,
+        data_dir: Path,
+        clock: Clock,
+        options: dict[str, object] | None = None,
+        every_start: dict[str, object] | None = None,
     ) -> None:
         """`options` are fields of `RunnerSettings` by name, for a runner that must be started: `tether_s`, bounds.
-        `allow_root`: a runner that is root may run jobs as root, those that name no user among them."""
+        `every_start`: fields of `StartInstruction` that are the same for all of this node: `allow_root`, `umask`,
+        `limits`. A runner that an earlier agent has started obeys them too."""
         self._data_dir = data_dir
         self._clock = clock
         self._options = options or {}
-        self._allow_root = allow_root
+        self._every_start = {"allow_root": False, **(every_start or {})}
         self._reports: asyncio.Queue[RunnerReport] = asyncio.Queue(REPORTS_MAX)
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Task[None] | None = None
@@ -120,13 +125,13 @@ class RunnerSocket:
             "gpus": list(start.gpus),
             "memory_mb": start.memory_mb,
             "user": start.user,
-            "allow_root": self._allow_root,
             "probe_port": start.probe_port,
             "output": native(start.output),
             "error": native(start.error),
             "append": start.append,
             "folder": task.folder,
             "lease_ms": start.lease_ms,
+            **self._every_start,
         }
         self._asked.add(start.key)
         await self._send(message)

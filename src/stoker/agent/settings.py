@@ -4,6 +4,8 @@ Every key may also come from the environment (`STOKER__NODE__NAME`) or a flag. A
 process settings: they concern one node, change no decision of the cluster, and may differ from node to node.
 """
 
+import re
+import resource
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, ClassVar, Final, Literal
@@ -21,6 +23,15 @@ ADDRESSES_MAX: Final = 16
 LABELS_MAX: Final = 256
 TAINTS_MAX: Final = 256
 """Above what a control plane takes by default, which says so itself; more are the wrong file."""
+
+_LIMIT_NAMES: Final = (
+    "as", "core", "cpu", "data", "fsize", "memlock", "msgqueue", "nice", "nofile", "nproc", "rtprio", "rttime",
+    "sigpending", "stack",
+)  # fmt: skip
+LIMITS: Final[Mapping[str, int]] = {name: getattr(resource, f"RLIMIT_{name.upper()}") for name in _LIMIT_NAMES}
+"""Names as in limits.conf(5) and systemd's `Limit*=`, and their numbers here. Source: setrlimit(2)."""
+_UMASK: Final = re.compile(r"0?[0-7]{3}")
+_LIMIT: Final = re.compile(r"([0-9]{1,15})([KMGT]?)")
 
 LogMib = Annotated[int, Range(1, 65_536, " MiB")]
 
@@ -132,6 +143,15 @@ class ExecutorSettings(msgspec.Struct, frozen=True, kw_only=True):
     beyond it the job's writes fail with `Disk quota exceeded`. Kept where the agent is root by file systems with
     project quotas (ext4, XFS mounted with `prjquota`) and Linux 5.14; elsewhere there is no bound, and `stoker doctor`
     says so. 0 = no bound."""
+    umask: str = "022"
+    """umask of every job, as three octal digits: a service's is of no use to people, and nobody else should be able to
+    write to what they make."""
+    limits: dict[str, str] = {}
+    """Limits (`ulimit`) of every job: `SOFT` or `SOFT:HARD` by name, such as `nofile: 65536`, `core: 0:unlimited`. They
+    are named as in `Limit*=` of systemd: as, core, cpu, data, fsize, memlock, msgqueue, nice, nofile, nproc,
+    rtprio, rttime, sigpending, stack. Each number counts what setrlimit(2) says, bytes where that is a size; K, M, G
+    and T behind it multiply by 1024. `nproc` counts the processes of an account, so where the agent isn't root all
+    jobs share it. None by default: limits that aren't named are those that the agent was started with."""
     log_head_mb: LogMib = 8
     """MiB kept from the beginning of a task's output, where a wrong start shows."""
     log_tail_mb: LogMib = 24
@@ -145,7 +165,9 @@ class ExecutorSettings(msgspec.Struct, frozen=True, kw_only=True):
             found.append("default_image: this version runs plain processes only; use the empty text")
         if self.work_dir and not self.work_dir.startswith("/"):
             found.append(f"work_dir: {self.work_dir[:80]!r} isn't an absolute path")
-        return found
+        if not _UMASK.fullmatch(self.umask):
+            found.append(f"umask: {self.umask[:80]!r} isn't three octal digits, such as 022 or 077")
+        return [*found, *filter(None, (_limit_fault(name, text) for name, text in self.limits.items()))]
 
 
 class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,6 +181,38 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     gpu: GpuSettings = GpuSettings()
     executor: ExecutorSettings = ExecutorSettings()
     log: LogSettings = LogSettings()
+
+
+def job_limits(executor: ExecutorSettings) -> dict[str, tuple[int, int]]:
+    """Return the soft and the hard limit of a job for each that is set, as resource.setrlimit has them."""
+    return {name: _limit(text) for name, text in executor.limits.items()}
+
+
+def _limit(text: str) -> tuple[int, int]:
+    """Raises: ValueError with what is wrong."""
+    soft, colon, hard = text.partition(":")
+    both = _limit_number(soft), _limit_number(hard if colon else soft)
+    if both[1] != resource.RLIM_INFINITY and not 0 <= both[0] <= both[1]:
+        raise ValueError(f"the soft limit {soft} is above the hard limit {hard}")
+    return both
+
+
+def _limit_number(text: str) -> int:
+    if text == "unlimited":
+        return resource.RLIM_INFINITY
+    if not (said := _LIMIT.fullmatch(text)):
+        raise ValueError(f"{text[:80]!r} is neither `unlimited` nor a whole number, with K, M, G or T behind it or not")
+    return int(said[1]) << 10 * " KMGT".index(said[2] or " ")
+
+
+def _limit_fault(name: str, text: str) -> str:
+    if name not in LIMITS:
+        return f"limits: {name[:80]!r} is no limit; known: {', '.join(LIMITS)}"
+    try:
+        _limit(text)
+    except ValueError as error:
+        return f"limits: {name}: {error}"
+    return ""
 
 
 def _label_faults(labels: Mapping[str, str]) -> list[str]:

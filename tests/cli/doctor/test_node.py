@@ -141,6 +141,14 @@ def test_a_folder_for_working_directories_is_judged_as_named(tmp_path: Path) -> 
     assert said(str(tmp_path / "gone"))[0] is Level.WARNING
 
 
+def test_limits_of_jobs_that_this_account_may_not_give_are_found() -> None:
+    (fine,) = node.limits(AgentSettings())
+    assert fine.what == "jobs get umask 022, and as limits those of the agent"
+    (wrong,) = node.limits(AgentSettings(executor=ExecutorSettings(limits={"nofile": "unlimited"})))
+    assert wrong.level is Level.ERROR
+    assert wrong.what.startswith("executor.limits: nofile: unlimited is ")
+
+
 def test_a_bound_that_no_file_system_keeps_is_found(tmp_path: Path) -> None:
     def said(bound_gb: int) -> list[tuple[Level, str]]:
         executor = ExecutorSettings(folder_max_gb=bound_gb, checkpoint_dir="/dev/shm")

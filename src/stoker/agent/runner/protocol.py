@@ -51,6 +51,9 @@ if TYPE_CHECKING:
         append: bool
         folder: str
         lease_ms: int
+        umask: int
+        limits: dict[str, list[int]]
+        """Soft and hard limit by the names of setrlimit(2), such as `nofile`. -1 = unlimited."""
 
     class EndFields(TypedDict):
         """`TaskEnd` of the brain, field by field."""
@@ -91,6 +94,11 @@ _DIGITS_MAX: Final = 16
 OUT_MAX: Final = 32 * 1024 * 1024
 _CREDENTIALS: Final = struct.Struct("iII")
 """pid, uid, gid."""
+_OLDER: Final[dict[str, object]] = {
+    "output": "", "error": "", "append": False, "folder": "", "allow_root": False, "lease_ms": 0, "umask": 0o022,
+    "limits": {},
+}  # fmt: skip
+"""What a start means that is an older agent's, which says nothing of these (P2)."""
 _READ_BYTES: Final = 256 * 1024
 """Taken from the socket in one turn."""
 
@@ -120,13 +128,21 @@ def read_start(message: Mapping[str, object]) -> StartInstruction:
         raise BadFrame(f"the start of {key} lacks argv, env or gpus")
     if not all(isinstance(word, str) for word in (*argv, *gpus, *env, *env.values())):
         raise BadFrame(f"argv, env and gpus of the start of {key} may hold texts only")
-    # P2: an older agent says nothing of these.
-    message = {"output": "", "error": "", "append": False, "folder": "", "allow_root": False, "lease_ms": 0, **message}
+    message = {**_OLDER, **message}
     start: dict[str, object] = {"do": "start", "key": key, "argv": argv, "env": env, "gpus": gpus}
     start |= {name: _text(message, name) for name in ("shell", "workdir", "user", "output", "error", "folder")}
-    start |= {name: read_number(message, name) for name in ("memory_mb", "probe_port", "lease_ms")}
+    start |= {name: read_number(message, name) for name in ("memory_mb", "probe_port", "lease_ms", "umask")}
     start |= {name: _field(message, name, bool, "true or false") for name in ("allow_root", "append")}
+    start["limits"] = _read_limits(message)
     return start  # type: ignore[return-value]  # every field was read just now
+
+
+def _read_limits(message: Mapping[str, object]) -> dict[str, list[int]]:
+    limits = _field(message, "limits", dict, "limits by name")
+    for name, both in limits.items():
+        if not isinstance(both, list) or [type(number) for number in both] != [int, int]:
+            raise BadFrame(f"the limit {name} is {both!r}, not two numbers")
+    return limits
 
 
 def read_key(message: Mapping[str, object]) -> str:

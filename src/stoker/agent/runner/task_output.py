@@ -134,7 +134,7 @@ class TaskOutputs:
         fresh = not start["append"] and parse_key(task.key)[1] == 1
         wanted = zip(files.items(), names, strict=True)
         targets = [Target(which, path, fresh=fresh and name not in self._named) for (which, path), name in wanted]
-        task.copier = fork_copier(targets, names, actor)
+        task.copier = fork_copier(targets, names, actor, start["umask"])
         self._copied[task.copier.pid] = task
         self._trees.helped(task.copier.pid)
         self._watch(task.copier.line.fileno(), task)

@@ -70,7 +70,8 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     fault: str = ""
     """What keeps it from starting and ending tasks, in words: a full disk, a stopped runner. Empty = nothing."""
     limits: str = ""
-    """Why it offers fewer CPUs than it has, in words: too few open files or processes. Empty = it doesn't."""
+    """Why it offers fewer CPUs or less memory than it has, in words: too few open files or processes, or what a process
+    may have. Empty = it doesn't."""
     gpu_fault: str = ""
     """Why not every GPU could be read, in the driver's words. Empty = all could."""
 

@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from stoker.adapters.gpu_probe.nvidia_smi import AutoProbe, SmiMissing, SmiProbe
 from stoker.adapters.gpu_probe.scripted import ScriptedProbe
-from stoker.agent.machine import node_name
+from stoker.agent.machine import check_limits, node_name
 from stoker.agent.runner.guard import PROCESS_NAME
 from stoker.agent.runner.process.kernel import bounds_projects
 from stoker.agent.runner.process.procfs import read_proc
@@ -55,6 +55,7 @@ def checks(settings: AgentSettings) -> list[Check]:
         Check("checkpoint_dir", lambda: checkpoint_dir(settings.executor.checkpoint_dir, settings.data_dir)),
         Check("work_dir", lambda: work_dir(settings.executor.work_dir, settings.data_dir)),
         Check("folder_max_gb", lambda: folder_bound(settings)),
+        Check("limits", lambda: limits(settings)),
         Check("users", lambda: users(_self(), allow_root=allow_root, data_dir=settings.data_dir)),
     ]
 
@@ -229,6 +230,13 @@ def folder_bound(settings: AgentSettings) -> Iterator[CheckResult]:
             yield doubtful(f"{path} keeps no project quotas: nothing bounds a job's folder there ({name})", fix)
         else:
             yield fine(f"{path} bounds a job's folder to {executor.folder_max_gb} GiB")
+
+
+def limits(settings: AgentSettings) -> Iterator[CheckResult]:
+    """Check that jobs can get the limits that are set. They are this account's to give as the agent has it."""
+    executor = settings.executor
+    own = ", ".join(f"{name} {text}" for name, text in executor.limits.items()) or "those of the agent"
+    yield from unless_refused(lambda: check_limits(executor), f"jobs get umask {executor.umask}, and as limits {own}")
 
 
 def leases(data_dir: Path) -> Iterator[CheckResult]:

@@ -267,7 +267,10 @@ def nodes(rows: Sequence[NodeRow]) -> Iterator[CheckResult]:
                 f"{row.name} can neither start nor end jobs: {row.fault}", "mend it: it is used again by itself"
             )
         if row.limits:
-            fix = "raise it: `LimitNOFILE=`, `LimitNPROC=` in the agent's unit; its runner follows once it is idle"
+            fix = (
+                "raise what it names: `LimitNOFILE=`, `LimitNPROC=`, `LimitAS=`, `LimitDATA=` in the agent's unit, or "
+                "executor.limits; its runner follows once it is idle"
+            )
             yield doubtful(f"{row.name} {row.limits}", fix)
     for row in [row for row in known if row.gpu_fault][:NAMES_MAX]:
         fix = "see `nvidia-smi` there: its agent looks again by itself, and offers them once they can be read"

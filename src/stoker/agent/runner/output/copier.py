@@ -189,8 +189,8 @@ class Copier:
             os.kill(self.pid, signal.SIGKILL)
 
 
-def fork_copier(targets: list[Target], names: list[str], actor: Actor) -> Copier:
-    """Fork a copier for these files, which acts as `actor`. Raises OSError."""
+def fork_copier(targets: list[Target], names: list[str], actor: Actor, umask: int) -> Copier:
+    """Fork a copier for these files, which acts as `actor` and makes them with this umask. Raises OSError."""
     pipes, sources = Pipes(), dict[int, Target]()
     onward, sinks = pipes.output, list[int]()
     line, theirs = socket.socketpair()
@@ -209,6 +209,7 @@ def fork_copier(targets: list[Target], names: list[str], actor: Actor) -> Copier
         raise
     else:
         if pid == 0:
+            os.umask(umask)
             _be_copier(sources, theirs, onward, actor)
     finally:
         theirs.close()

@@ -72,9 +72,17 @@ def raise_limits() -> tuple[int, int]:
     return _OWN_LIMITS[resource.RLIMIT_NOFILE][1], processes
 
 
-def lower_limits() -> None:
-    """Give this process the limits again that the runner was started with."""
-    for limit, both in _OWN_LIMITS.items():
+def allow_limits(limits: dict[int, tuple[int, int]]) -> None:
+    """Raise the hard limits that are below these, which root alone may. Raises OSError, ValueError."""
+    for limit, (_, hard) in limits.items():
+        soft, now = resource.getrlimit(limit)
+        if now != resource.RLIM_INFINITY and (hard == resource.RLIM_INFINITY or hard > now):
+            resource.setrlimit(limit, (soft, hard))
+
+
+def lower_limits(limits: dict[int, tuple[int, int]]) -> None:
+    """Give this process these limits, and of those that aren't named the ones that the runner was started with."""
+    for limit, both in {**_OWN_LIMITS, **limits}.items():
         resource.setrlimit(limit, both)
 
 

@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
 import signal
 import socket
 from contextlib import suppress
 
 from stoker.agent.runner.process.account import CannotStart, child_error_text, error_text, is_of, plain
 from stoker.agent.runner.process.kernel import (
+    allow_limits,
     bound_project,
     default_signals,
     die_with,
@@ -40,6 +42,7 @@ _REASON_BYTES_MAX: Final = 4096
 _PROJECTS_BEGIN: Final = 1 << 30
 _PROJECTS_MAX: Final = 1 << 20
 """Numbers of projects that are ours, so that a file system keeps at most 75 MB about them; jobs so far apart share."""
+NO_LIMITS: Final = "this node can't give a job its limits"
 _SIGNALS_OF_OURS: Final = tuple(
     int(number)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ)
@@ -89,6 +92,8 @@ class Launch:
         self.env = {_name(name): _bytes(value, f"the variable {name}") for name, value in env.items()}
         self.workdir = workdir
         self.actor = actor
+        self.umask = start["umask"]
+        self.limits = {_limit(name): (soft, hard) for name, (soft, hard) in start["limits"].items()}
         actor.writes_to(1, 2)
         self.folder = start["folder"]
         if self.folder:
@@ -126,7 +131,8 @@ class Launch:
             reason = self._enter(born_inside, reply)
             if not reason:
                 die_with(runner)
-                lower_limits()  # not before: of a lower number of files the runner itself may have more open
+                os.umask(self.umask)  # not before: the folders on the way to its own are for others too
+                lower_limits(self.limits)  # not before: of a lower number of files the runner may have more open
                 reason = self._exec()
         finally:
             os.write(reply, plain(reason.encode("utf-8", "surrogateescape"))[:_REASON_BYTES_MAX])
@@ -140,6 +146,10 @@ class Launch:
             return f"cannot enter its cgroup: {error_text(error)}"
         if self.bound is not None:
             self.bound.keep()
+        try:
+            allow_limits(self.limits)
+        except (OSError, ValueError) as error:
+            return f"{NO_LIMITS}: {error}; its agent.yaml sets executor.limits"
         try:
             self.env.update(self.actor.take_on(lambda words: os.write(reply, words)))
         except CannotStart as error:
@@ -226,6 +236,13 @@ def _candidates(word: str, path: str) -> list[str]:
     if "/" in word:
         return [word]
     return [f"{folder or '.'}/{word}" for folder in path.split(":")]
+
+
+def _limit(name: str) -> int:
+    number: int | None = getattr(resource, f"RLIMIT_{name.upper()}", None)
+    if number is None:  # this runner is older than its agent
+        raise CannotStart(f"{NO_LIMITS}: its runner knows no limit {name[:80]!r}")
+    return number
 
 
 def _name(name: str) -> bytes:
