@@ -159,7 +159,9 @@ class AilingOracle:
             return
         if _charged(job) != before:
             self.broken.append(f"O21 charged {before} -> {_charged(job)} for a start that was refused: {job.story()}")
-        if job.is_final and job.spec.requeue and len(job.attempts) < state.policy.attempts_max:
+        # Without a requeue a job starts again where nothing of it ran; other ranks are told once the first has started.
+        again = job.spec.requeue or _was_refused(last.tasks[0])
+        if job.is_final and again and len(job.attempts) < state.policy.attempts_max:
             self.broken.append(f"O21 ended for a start that its node refused: {job.story()}")
 
     def _must_be_late(self, job: Job, attempt: int) -> None:

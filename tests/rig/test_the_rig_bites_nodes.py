@@ -13,7 +13,7 @@ from stoker.agent.daemon import Daemon
 from stoker.agent.instructions import InstructionExecutor
 from stoker.agent.ports import RunnerInventory
 from stoker.brain.domain.ids import NodeName
-from stoker.brain.domain.job import EndCause, Job
+from stoker.brain.domain.job import Attempt, EndCause, Job
 from stoker.brain.domain.plan import UndecidableShape
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.units import SECOND_MS
@@ -44,10 +44,14 @@ def what_a_stopped_runner_was_told_to_start_is_waited_for(bugs: Bugs) -> None:
 
 
 def a_start_that_its_node_refused_is_charged(bugs: Bugs) -> None:
-    def is_free(job: Job, cause: EndCause, policy: Policy) -> bool:
+    def is_free(job: Job, attempt: Attempt, cause: EndCause, policy: Policy) -> bool:
         return False
 
     bugs.setattr(attempt_outcome, "_is_free", is_free)
+
+
+def a_job_without_requeues_ends_for_a_start_that_was_refused(bugs: Bugs) -> None:
+    bugs.setattr(attempt_outcome, "_nothing_ran", lambda attempt: False)
 
 
 def a_job_goes_back_to_the_node_that_refused_it(bugs: Bugs) -> None:
@@ -97,6 +101,7 @@ FOUND: Final = (
     Found(what_its_runner_says_ails_a_node_is_not_passed_on, "O20 nobody is told", (faults.node_disk_full,)),
     Found(what_a_stopped_runner_was_told_to_start_is_waited_for, "O20 .* keeps ", (faults.runner_stopped,), 3),
     Found(a_start_that_its_node_refused_is_charged, "O21 ", (faults.node_sick, faults.job_folders_full)),
+    Found(a_job_without_requeues_ends_for_a_start_that_was_refused, "O21 ended", (faults.node_sick,)),
     Found(a_job_goes_back_to_the_node_that_refused_it, "O20 placed again", (faults.node_sick,), 4),
     Found(a_node_offers_more_than_its_runner_takes, "O20 .* offers ", (faults.node_has_few_resources,), 1),
     Found(a_shape_that_breaks_a_pass_is_tried_again_at_once, "O20 no pass", (faults.job_breaks_the_engine,)),

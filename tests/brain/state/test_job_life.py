@@ -145,6 +145,27 @@ def test_a_start_that_the_node_could_not_make_costs_nothing_and_is_tried_again_a
     assert story.job(job).requeues_used == 1, "a bound there is: the attempts that a job may have"
 
 
+def test_a_job_that_forbids_requeues_starts_again_only_where_no_part_of_it_ran() -> None:
+    """Rank 1 of a gang is told to start once rank 0 has; one without a rendezvous port may have begun before."""
+    story = Story(Policy(failed_starts_max=100))
+    story.node("n1")
+
+    def after(port: int, *ends: tuple[int, EndCause]) -> JobState:
+        job = story.submit(spec(0, tasks=len(ends), requeue=False))
+        story.place(job, *(("n1", 0) for _ in ends), port=port)
+        for rank, cause in ends:
+            story.end(job, rank, cause=cause, error="full")
+        return story.job(job).state
+
+    refused, stopped, gone = EndCause.NEVER_STARTED, EndCause.STOPPED, EndCause.GONE
+    assert after(0, (0, refused)) is JobState.PENDING
+    assert after(20_001, (0, refused), (1, gone)) is JobState.PENDING
+    assert after(20_002, (1, refused), (0, stopped)) is JobState.NODE_FAILED
+    assert after(0, (0, refused), (1, stopped)) is JobState.NODE_FAILED
+    assert after(0, (0, refused), (1, refused)) is JobState.PENDING
+    assert after(20_003, (0, gone)) is JobState.NODE_FAILED, "it may have run"
+
+
 def test_requeues_are_bounded_and_then_the_job_ends_node_failed() -> None:
     story = Story(Policy(requeues_max=2))
     story.node("n1")

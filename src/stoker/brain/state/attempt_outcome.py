@@ -11,7 +11,8 @@ Rules: E1  the outcome is that of what ended the attempt: our order if there was
        E6  cancel, time-out and out of memory are final
        E7  what exited had started, whether or not its start was reported: other ranks may wait for that
        E9  a start that its node could not make costs nothing, as long as the job has fewer than `attempts_max`
-           attempts; the pause grows with each in a row
+           attempts; the pause grows with each in a row. So a job that may not be requeued starts again too, if no part
+           of the attempt can have run
        E8  a requeue that a person asked for costs nothing and has no bound
 """
 
@@ -95,7 +96,7 @@ def _settle_job(job: Job, attempt: Attempt, now: Instant, policy: Policy) -> Job
     end = decisive.end
     assert end is not None, "an attempt is settled when all its tasks have ended"
     outcome = _outcome(attempt, end)
-    again = _next_try(job, outcome, end.cause, now, policy)
+    again = _next_try(job, attempt, outcome, end.cause, now, policy)
     if again is not None:
         why = f": {end.error[:_ERROR_SHOWN_MAX]}" if end.error else ""
         until: Facts = {"until": utc_text(again.not_before), "until_ms": again.not_before}
@@ -136,7 +137,9 @@ def _outcome(attempt: Attempt, end: TaskEnd) -> Outcome:
     return _OUTCOMES[end.cause]
 
 
-def _next_try(job: Job, outcome: Outcome, cause: EndCause, now: Instant, policy: Policy) -> JobRequeued | None:
+def _next_try(
+    job: Job, attempt: Attempt, outcome: Outcome, cause: EndCause, now: Instant, policy: Policy
+) -> JobRequeued | None:
     """The requeue that E3 to E9 grant after `outcome`, its reason still to be filled in. None = the job ends."""
     again = JobRequeued(
         job=job.id,
@@ -150,7 +153,7 @@ def _next_try(job: Job, outcome: Outcome, cause: EndCause, now: Instant, policy:
         case Outcome.FAILED | Outcome.START_FAILED if job.retries_used < job.spec.retries_max:
             until = later(now, backoff_ms(job.retries_used, policy))
             return replace(again, retries_used=job.retries_used + 1, not_before=until)
-        case Outcome.NODE_FAILED if _is_free(job, cause, policy):
+        case Outcome.NODE_FAILED if _is_free(job, attempt, cause, policy):
             tries = sum(1 for _ in takewhile(_never_started, reversed(job.attempts[:-1])))
             return replace(again, not_before=later(now, backoff_ms(tries - 1, policy)) if tries else NEVER)
         case Outcome.NODE_FAILED | Outcome.LOST if job.spec.requeue and job.requeues_used < policy.requeues_max:
@@ -165,12 +168,25 @@ def _next_try(job: Job, outcome: Outcome, cause: EndCause, now: Instant, policy:
             return None
 
 
-def _is_free(job: Job, cause: EndCause, policy: Policy) -> bool:
-    return cause is EndCause.NEVER_STARTED and job.spec.requeue and len(job.attempts) < policy.attempts_max
+def _is_free(job: Job, attempt: Attempt, cause: EndCause, policy: Policy) -> bool:
+    """E9"""
+    may_start_again = job.spec.requeue or _nothing_ran(attempt)
+    return cause is EndCause.NEVER_STARTED and may_start_again and len(job.attempts) < policy.attempts_max
+
+
+def _nothing_ran(attempt: Attempt) -> bool:
+    """Whether surely no rank had a process: of a gang with a rendezvous port the others wait for rank 0 to start."""
+    refused = [_was_refused(task) for task in attempt.tasks]
+    begun = any(task.started_at != NEVER for task in attempt.tasks)
+    return not begun and (all(refused) or (refused[0] and attempt.master_port != 0))
 
 
 def _never_started(attempt: Attempt) -> bool:
-    return any(task.end is not None and task.end.cause is EndCause.NEVER_STARTED for task in attempt.tasks)
+    return any(_was_refused(task) for task in attempt.tasks)
+
+
+def _was_refused(task: Task) -> bool:
+    return task.end is not None and task.end.cause is EndCause.NEVER_STARTED
 
 
 def backoff_ms(tries: int, policy: Policy) -> int:
