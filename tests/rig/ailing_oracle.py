@@ -6,6 +6,8 @@ Promises: O20 no fault of one job or node keeps another job from being decided o
               hasn't started; no job goes back to the node that refused it while another is idle
           O21 no job is charged for a node's fault: a start that its node couldn't make costs no retry and no requeue
           O22 no time limit is shortened by a suspend, or by a clock that is corrected, by more than UNNOTED_S
+          O23 no clock of a node is believed: a task has ended between its placement and the moment at which we hear of
+              it, by the clock of the log
 """
 
 import asyncio
@@ -21,10 +23,10 @@ from stoker.brain.domain.label import labels_of, taints_of
 from stoker.brain.domain.lifecycle import NodeState
 from stoker.brain.domain.plan import Plan
 from stoker.brain.domain.reason import ReasonCode
-from stoker.brain.domain.units import NEVER
+from stoker.brain.domain.units import NEVER, Instant
 from stoker.brain.domain.where import admits
 from stoker.brain.state.cluster import ClusterState
-from stoker.brain.state.events.job import AttemptStopping, JobFinished, JobPlaced, JobRequeued
+from stoker.brain.state.events.job import AttemptStopping, JobFinished, JobPlaced, JobRequeued, TaskEnded
 from stoker.brain.state.events.node import NodeRegistered
 from stoker.brain.state.events.union import Event
 from stoker.control.loop import Loop
@@ -81,14 +83,18 @@ class AilingOracle:
     def poison(self, for_s: float) -> None:
         self.poisoned_until_s = max(self.poisoned_until_s, _now_s() + for_s)
 
-    def applied(self, state: ClusterState, event: Event) -> None:
-        """After every event."""
+    def applied(self, state: ClusterState, event: Event, at: Instant) -> None:
+        """After every event; `at` is its time in the log."""
         if isinstance(event, JobPlaced):
             self._must_be_able_there(state, event)
         elif isinstance(event, AttemptStopping) and event.cause is StopCause.TIMEOUT:
             self._must_be_late(state.jobs[event.job], event.attempt)
         elif isinstance(event, JobRequeued | JobFinished):
             self._must_be_free_of_charge(state, state.jobs[event.job])
+        elif isinstance(event, TaskEnded):
+            placed_at = state.jobs[event.job].attempt(event.attempt).placed_at
+            if not placed_at <= event.end.at <= at:
+                self.broken.append(f"O23 {event} is of {at}, and its attempt was placed at {placed_at}")
         elif isinstance(event, NodeRegistered):
             self._note_fault(event.node, event.inventory.fault)
 

@@ -22,7 +22,7 @@ Promises: O1  an acknowledged job is never lost
           O14 no task is placed on a node that its job doesn't select
           O15 to O18 are those of `sharing_oracle.py`
           O19 the audit of the ledger finds nothing: what it would repair doesn't happen
-          O20 to O22 are those of `ailing_oracle.py`
+          O20 to O23 are those of `ailing_oracle.py`
 What ran on a node that a person forgot by force is exempt from O4 and O5 (ADR 3): they were told so.
 """
 
@@ -57,6 +57,8 @@ from tests.rig.sim_ports import Notes
 
 _NEVER_RAN = (EndCause.GONE, EndCause.NEVER_STARTED)
 """Ends that an agent gives for a task of which its runner has no record. No command of the rig's fails to start."""
+_GIVEN_UP: Final = {EndCause.NEVER_STARTED, EndCause.STOPPED}
+"""What an agent and its runner say of a start that was taken back and stopped: both, that it had no process."""
 REBUILD_EVERY: Final = 4
 """Indexes that have drifted stay so until somebody looks; making them anew at each event took two fifths of it."""
 
@@ -107,7 +109,7 @@ class Oracle:
         if fact.at < self._last_at:
             self.broken.append(f"O6 event {state.position} is of {fact.at}, after one of {self._last_at}")
         self._last_at = fact.at
-        self.ailing.applied(state, fact.event)
+        self.ailing.applied(state, fact.event, fact.at)
         if isinstance(fact.event, TaskEnded) and (fact.event.end.proved or fact.event.end.cause is EndCause.SILENT):
             self._must_be_gone(TaskKey(fact.event.job, fact.event.attempt, fact.event.rank), fact.event.end.cause)
         elif isinstance(fact.event, DependenciesMet):
@@ -279,6 +281,8 @@ class Oracle:
         if over is None:
             if task.end.cause not in _NEVER_RAN or process is not None:
                 self.broken.append(f"O8 {key} is said to have ended as {told}; {machine.name} has no record of an end")
+        elif process is None and {told[0], over.end.cause} == _GIVEN_UP:
+            return  # its agent gave it up, and a runner that was stopped heard of a stop before that
         elif told != (over.end.cause, over.end.exit_code, over.end.signal):
             self.broken.append(f"O8 {key} ended as {over.end}, and the ledger says {told}")
         elif told[0] is EndCause.EXITED and (process is None or process.exit_code != told[1]):

@@ -12,7 +12,8 @@ import pytest
 from stoker.agent.daemon import Daemon
 from stoker.agent.instructions import InstructionExecutor
 from stoker.agent.ports import RunnerInventory
-from stoker.brain.domain.ids import NodeName
+from stoker.brain.domain.ids import JobId, NodeName
+from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.job import Attempt, EndCause, Job
 from stoker.brain.domain.plan import UndecidableShape
 from stoker.brain.domain.policy import Policy
@@ -20,8 +21,11 @@ from stoker.brain.domain.units import SECOND_MS
 from stoker.brain.engine import decide
 from stoker.brain.engine.gang import NodeFit, Search
 from stoker.brain.state import attempt_outcome
+from stoker.brain.state.admit import node_liveness
+from stoker.brain.state.cluster import ClusterState
 from stoker.control.committer import Committer
 from stoker.control.loop import Loop
+from stoker.live import liveness
 from tests.rig import faults
 from tests.rig.faults import Fault
 from tests.rig.planted import Bugs, Plant, cases, must_be_noticed
@@ -89,6 +93,44 @@ def a_clock_that_is_corrected_moves_time_limits(bugs: Bugs) -> None:
     bugs.setattr(Committer, "follow_clock", lambda committer, lag_noted_ms=0: False)
 
 
+def a_full_disk_of_job_folders_is_the_jobs_fault(bugs: Bugs) -> None:
+    real = InstructionExecutor._end_unstarted
+
+    def end(executor: InstructionExecutor, key: TaskKey, cause: EndCause, error: str) -> None:
+        real(executor, key, EndCause.START_FAILED if error.startswith("no folder") else cause, error)
+
+    bugs.setattr(InstructionExecutor, "_end_unstarted", end)
+
+
+def a_start_for_which_there_is_no_folder_is_not_answered(bugs: Bugs) -> None:
+    real = InstructionExecutor._end_unstarted
+
+    def end(executor: InstructionExecutor, key: TaskKey, cause: EndCause, error: str) -> None:
+        if not error.startswith("no folder"):
+            real(executor, key, cause, error)
+
+    bugs.setattr(InstructionExecutor, "_end_unstarted", end)
+
+
+def the_work_of_a_suspended_node_is_taken_for_lost(bugs: Bugs) -> None:
+    def overdue(state: ClusterState, node: NodeName, silent_ms: int) -> dict[JobId, list[int]]:
+        held: dict[JobId, list[int]] = {}
+        for job, _, rank in state.indexes.held.get(node, {}):
+            held.setdefault(job, []).append(rank)
+        return held
+
+    for room in (liveness, node_liveness):
+        bugs.setattr(room, "overdue", overdue)
+
+
+def a_node_that_was_suspended_is_not_used_again(bugs: Bugs) -> None:
+    bugs.setattr(liveness.Liveness, "heard", liveness.Liveness.note)
+
+
+def ends_are_of_when_the_clock_of_their_node_says(bugs: Bugs) -> None:
+    bugs.setattr(attempt_outcome, "_in_its_time", lambda task, end, attempt, now: end)
+
+
 class Found(NamedTuple):
     plant: Plant
     promise: str
@@ -107,6 +149,11 @@ FOUND: Final = (
     Found(a_shape_that_breaks_a_pass_is_tried_again_at_once, "O20 no pass", (faults.job_breaks_the_engine,)),
     Found(time_asleep_counts_as_time_lived, "O22 ", (faults.control_suspended,)),
     Found(a_clock_that_is_corrected_moves_time_limits, "O22 ", (faults.clock_corrected,)),
+    Found(a_full_disk_of_job_folders_is_the_jobs_fault, "O8 ", (faults.job_folders_full,)),
+    Found(a_start_for_which_there_is_no_folder_is_not_answered, "O9 |O19 ", (faults.job_folders_full,)),
+    Found(the_work_of_a_suspended_node_is_taken_for_lost, "O5 |O4 ", (faults.node_suspended,)),
+    Found(a_node_that_was_suspended_is_not_used_again, "O9 ", (faults.node_suspended,)),
+    Found(ends_are_of_when_the_clock_of_their_node_says, "O23 ", (faults.node_clock_corrected,)),
 )
 
 

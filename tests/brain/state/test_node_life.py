@@ -220,6 +220,31 @@ def test_a_faulty_node_takes_no_new_work_and_says_why_until_it_works_again() -> 
     assert (story.state.node_state(node), silence_of(story.state, story.job(job))) == (NodeState.READY, None)
 
 
+def test_a_start_on_a_node_that_cannot_work_says_until_when_it_lasts() -> None:
+    story = Story()
+    story.register("n1", replace(inventory("n1"), keeps_leases=True))
+    story.compare("n1")
+
+    def said(started: int, *ranks: int, **wish: int) -> str:
+        job = story.submit(spec(0, tasks=len(ranks), **wish))
+        story.place(job, *(("n1", 0) for _ in ranks), port=20_000 + job)
+        for rank in range(started):
+            story.started(job, rank)
+        story.register("n1", replace(inventory("n1"), keeps_leases=True, fault="stopped"))
+        reason = silence_of(story.state, story.job(job))
+        story.register("n1", replace(inventory("n1"), keeps_leases=True))
+        assert reason is not None
+        return describe(reason).removeprefix("its node n1 can neither start nor end tasks: stopped")
+
+    unknown = (
+        "; only its runner can say whether it has begun there, so it starts nowhere else before the runner goes on, "
+    )
+    assert said(0, 0) == f"{unknown}or has been killed: its attempt has no lease that would end it"
+    assert said(0, 0, lost_after_ms=90_000) == f"{unknown}or before its lease of 1m 30s has ended it"
+    assert said(1, 0) == ""
+    assert said(1, 0, 1).startswith(unknown), "rank 1 was told to start once rank 0 had"
+
+
 def test_a_drain_survives_a_new_registration() -> None:
     story = Story()
     node = story.node("n1")

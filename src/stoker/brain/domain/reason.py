@@ -180,8 +180,9 @@ _SENTENCES: Final[dict[ReasonCode, tuple[str, str]]] = {
         "`--lost-after` move by themselves",
     ),
     ReasonCode.NODE_FAULTY: (
-        "its node {node} can neither start nor end tasks: {fault}",
-        "mend that node; what it was told and what ended there follows by itself once it can",
+        "its node {node} can neither start nor end tasks: {fault}{unknown}",
+        "mend that node (a stopped runner goes on with `kill -CONT`); what it was told and what ended there follows by "
+        "itself once it can",
     ),
     ReasonCode.EXITED: ("its command exited with code {exit_code}", "`stoker logs ID` shows its last lines"),
     ReasonCode.KILLED_BY_SIGNAL: (

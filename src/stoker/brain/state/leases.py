@@ -6,6 +6,9 @@ their node for so long; the control plane settles it once it has surely been end
 Rules: L1  the job's own wish comes before the policy's
        L2  where the runner's own death wouldn't end its tasks, silence never settles anything: then there is no lease
        L3  an attempt is settled when its node wasn't heard of for lease + drift + the time that killing takes + slack
+       L4  a start that a runner may have begun before it was stopped has no bound but its lease: it may be a process
+           already, or become one as soon as the runner goes on. Its agent can't end it without the runner's death,
+           which would end all that runs there; the lease ends runner and start alike (G2 of the runner's guard)
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,11 +17,11 @@ from stoker.brain.domain.allocation import TaskPlacement
 from stoker.brain.domain.errors import Facts
 from stoker.brain.domain.ids import JobId, NodeName
 from stoker.brain.domain.instruction import TaskKey
-from stoker.brain.domain.job import EndCause, Job, JobSpec, StopCause, Task
+from stoker.brain.domain.job import Attempt, EndCause, Job, JobSpec, StopCause, Task
 from stoker.brain.domain.node import Node
 from stoker.brain.domain.policy import surely_over_ms
 from stoker.brain.domain.reason import Reason, ReasonCode
-from stoker.brain.domain.units import human_duration, utc_text
+from stoker.brain.domain.units import NEVER, human_duration, utc_text
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.events.node import LeaseBroken
 
@@ -50,7 +53,8 @@ def silence_of(state: ClusterState, job: Job) -> Reason | None:
     for task in attempt.open_tasks if attempt else ():
         node = state.nodes[task.placement.node]
         if attempt is not None and node.reachable and node.inventory.fault:
-            return Reason(ReasonCode.NODE_FAULTY, {"node": node.name, "fault": node.inventory.fault})
+            fault: Facts = {"node": node.name, "fault": node.inventory.fault, "unknown": _unknown(attempt, node.name)}
+            return Reason(ReasonCode.NODE_FAULTY, fault)
         if attempt is None or node.reachable:
             continue
         said = f"; what its agent said last: {node.inventory.fault}" if node.inventory.fault else ""
@@ -65,6 +69,19 @@ def silence_of(state: ClusterState, job: Job) -> Reason | None:
             ReasonCode.NODE_SILENT, {**facts, "over": human_duration(over_ms), "over_ms": over_ms, "then": then}
         )
     return None
+
+
+def _unknown(attempt: Attempt, name: NodeName) -> str:
+    """Say how long tasks stay `starting` on a node that can't work (L4); empty = each has started, or surely hasn't."""
+    first = attempt.tasks[0]
+    told = [task for task in attempt.open_tasks if task is first or first.started_at != NEVER]
+    if all(task.started_at != NEVER for task in told if task.placement.node == name):
+        return ""
+    lease = f"or before its lease of {human_duration(attempt.lease_ms)} has ended it" if attempt.lease_ms else ""
+    return (
+        "; only its runner can say whether it has begun there, so it starts nowhere else before the runner goes on, "
+        f"{lease or 'or has been killed: its attempt has no lease that would end it'}"
+    )
 
 
 def broken_leases(state: ClusterState, node: Node, running: Iterable[TaskKey]) -> Iterator[LeaseBroken]:
