@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stoker.adapters.clock import SystemClock
-from stoker.adapters.data_folder.marks import ELSEWHERE_NAME
+from stoker.adapters.data_folder.marks import ELSEWHERE_NAME, cluster_elsewhere
 from stoker.adapters.entropy import SystemEntropy
 from stoker.adapters.log_store import log_at, shared_log_at
 from stoker.adapters.postgres.history import PostgresHistory
@@ -80,6 +80,22 @@ async def test_c3_a_folder_of_before_the_mark_had_content_gets_it_when_it_is_ope
     (tmp_path / ELSEWHERE_NAME).write_text("")
     assert await opened_and_closed(log_of(tmp_path, right)) == 1
     await refused(log_of(tmp_path, wrong))
+
+
+def test_c3_the_database_of_another_cluster_is_refused_and_the_folder_of_before_learns_whose_it_is(
+    postgres: Server, tmp_path: Path
+) -> None:
+    right, wrong = DatabaseStore(postgres), DatabaseStore(postgres)
+    begun(right, tmp_path / "data", "c1")
+    begun(wrong, tmp_path / "others", "c2")
+    assert cluster_elsewhere(tmp_path / "data") == "c1"
+    said = told(wrong, tmp_path / "data")
+    assert (said.level, "holds cluster c2, and the log of" in said.what) == (Level.ERROR, True)
+    hint = asyncio.run(refused(log_of(tmp_path / "data", wrong)))
+    assert hint.endswith(f"remove {tmp_path / 'data' / ELSEWHERE_NAME}")
+    (tmp_path / "data" / ELSEWHERE_NAME).write_text("and it isn't empty\n")
+    assert asyncio.run(opened_and_closed(log_of(tmp_path / "data", right))) == 1
+    asyncio.run(refused(log_of(tmp_path / "data", wrong, shared=True)))
 
 
 async def test_c2_a_folder_whose_log_is_in_one_store_is_not_opened_with_the_other(

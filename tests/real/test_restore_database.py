@@ -102,7 +102,7 @@ def test_of_one_that_is_stopped_the_settings_file_names_all_that_is_backed_up(ow
 def test_the_database_that_is_named_is_backed_up_with_its_own_history_and_no_other_one_is_changed(
     own: Server, backup: Path, tmp_path: Path
 ) -> None:
-    """An older copy of its own log, and another cluster's."""
+    """An older copy of its own log; another cluster's is refused."""
     with Control(tmp_path / "data", own.database("rightful")) as control:
         control.start()
         config = control.write_settings()
@@ -120,9 +120,16 @@ def test_the_database_that_is_named_is_backed_up_with_its_own_history_and_no_oth
             assert stoker("restore", kept, "-c", path).returncode == 0
             wrong = {"STOKER__STORE__URL": own.url(name)}
             done = stoker("backup", tmp_path / f"{name}.tar", "-c", config, env=wrong)
-            assert done.returncode == 0, done.stderr
+            if name == "anothers":
+                assert refused(done, 1) == "store_moved"
+                assert b"holds cluster " in done.stderr
+                assert not (tmp_path / "anothers.tar").exists()
+            else:
+                assert done.returncode == 0, done.stderr
             assert own.sql("rightful", cancelled) == history
-            assert own.sql(name, "SELECT count(*) FROM stoker_history_job") == "0"
+            assert own.sql(name, "SELECT to_regclass('stoker_history_job') IS NULL") == (
+                "t" if name == "anothers" else "f"
+            )
 
 
 def test_a_folder_that_cannot_be_put_in_place_leaves_the_database_empty(

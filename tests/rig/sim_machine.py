@@ -114,6 +114,8 @@ class Machine:
         if self.frozen:
             if self.runner is not None:
                 self.runner.end_leases()
+            if self.ailing_since_s != INFINITY:
+                self.ails()  # what slept could tell nobody
             self.frozen = False
             self.thawed.open()
 

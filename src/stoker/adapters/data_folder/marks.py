@@ -7,8 +7,8 @@ Rules: M1  `replica-id` is made once with the folder: a folder that was lost and
        C2  a folder whose log is in one store isn't opened with another: the queue would seem to be empty. The file
            `log-is-in-postgresql` says that the log is in a database; to mean it, a person removes that file, or the
            store, by hand
-       C3  nor with an empty database, once it was opened with one that wasn't: a wrong name would begin a new cluster,
-           and its agents would stop all that they run. The same file says that there was something
+       C3  nor with an empty database, once it was opened with one that wasn't, nor with that of another cluster: its
+           agents would stop all that they run. The same file says that there was something, and of which cluster
 """
 
 import re
@@ -27,6 +27,7 @@ ELSEWHERE_NAME: Final = "log-is-in-postgresql"
 _ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _NAME_BYTES_MAX: Final = 1_024
 _BEGUN: Final = "and it isn't empty\n"
+_OF_CLUSTER: Final = "cluster "
 
 
 def replica_id(folder: Path, entropy: Entropy) -> str:
@@ -58,12 +59,22 @@ def member_in(folder: Path) -> str:
     return ""
 
 
-def mark_elsewhere(folder: Path, *, begun: bool) -> None:
-    """Note that the log is in a database (C2), and once and for all that this one isn't empty (C3). Raises: OSError."""
+def mark_elsewhere(folder: Path, *, begun: bool, cluster_id: str = "") -> None:
+    """Note that the log is in a database (C2), and once and for all that this one isn't empty, and whose it is (C3).
+
+    Raises: OSError.
+    """
     mark = folder / ELSEWHERE_NAME
     make_private(mark)
-    if begun and not mark.stat().st_size:
-        mark.write_text(_BEGUN)
+    if begun and (not mark.stat().st_size or (cluster_id and not cluster_elsewhere(folder))):
+        write_atomic(mark, f"{_BEGUN}{_OF_CLUSTER}{cluster_id}\n".encode() if cluster_id else _BEGUN.encode())
+
+
+def cluster_elsewhere(folder: Path) -> str:
+    """Return the id of the cluster whose log was in a database; empty = none, or it isn't known. Raises: OSError."""
+    mark = folder / ELSEWHERE_NAME
+    lines = mark.read_text("utf-8", "replace")[:_NAME_BYTES_MAX].splitlines() if mark.exists() else []
+    return next((line.removeprefix(_OF_CLUSTER) for line in lines if line.startswith(_OF_CLUSTER)), "")
 
 
 def was_begun_elsewhere(folder: Path) -> bool:
@@ -96,6 +107,17 @@ def must_not_be_lost(folder: Path) -> None:
         raise moved(
             f"the database of store.url is empty, and the log of {folder} was in one that isn't",
             f"name that one; if the queue there is to be given up, remove {folder / ELSEWHERE_NAME}",
+        )
+
+
+def must_be_of(folder: Path, cluster_id: str) -> None:
+    """Refuse the database of another cluster than the log of a folder was of (C3). Raises: StokerError `store_moved`,
+    OSError. `cluster_id`: empty = not known."""
+    known = cluster_elsewhere(folder)
+    if known and cluster_id and known != cluster_id:
+        raise moved(
+            f"the database of store.url holds cluster {cluster_id}, and the log of {folder} was of cluster {known}",
+            f"name the database of that one; if the queue there is to be given up, remove {folder / ELSEWHERE_NAME}",
         )
 
 

@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 
 import psycopg
 
-from stoker.adapters.data_folder.marks import mark_elsewhere, must_be_elsewhere, must_not_be_lost
+from stoker.adapters.data_folder.marks import mark_elsewhere, must_be_elsewhere, must_be_of, must_not_be_lost
 from stoker.adapters.data_folder.ownership import HeldFolder, hold_folder, unusable
 from stoker.adapters.log_policy import KEPT, LOOK_BACK_MAX, RecordDamaged
 from stoker.adapters.postgres import log_statements
@@ -234,24 +234,34 @@ class FolderPostgresLog(PostgresLog):
         must_be_elsewhere(self._folder)
         end = await super().open()
         try:
+            cluster_id = await self._link.aside(log_statements.cluster_of) if end else ""
+            must_be_of(self._folder, cluster_id)
             mark_elsewhere(self._folder, begun=False)
             if not end:
                 must_not_be_lost(self._folder)
         except OSError as fault:
             raise unusable(self._folder, fault) from fault
+        except LogFailed as fault:
+            raise self._link.unreachable(fault) from fault
         if end:
-            self._note_begun()
+            self._note_begun(cluster_id)
         return end
 
     async def append(self, epoch: Epoch, position: Position, records: Sequence[bytes]) -> None:
         await super().append(epoch, position, records)
         if not self._begun:
-            self._note_begun()
+            self._note_begun(await self._cluster())
 
-    def _note_begun(self) -> None:
+    async def _cluster(self) -> str:
+        """Whose log it is; empty where that can't be read now: the next start does."""
+        with suppress(LogFailed):
+            return await self._link.aside(log_statements.cluster_of)
+        return ""
+
+    def _note_begun(self, cluster_id: str) -> None:
         """Once. A full disk keeps nobody from his log."""
         with suppress(OSError):
-            mark_elsewhere(self._folder, begun=True)
+            mark_elsewhere(self._folder, begun=True, cluster_id=cluster_id)
         self._begun = True
 
     async def close(self) -> None:

@@ -4,15 +4,14 @@ Nothing is made, locked or written, and a control plane that runs there isn't he
 """
 
 import asyncio
-from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
-import msgspec
 import psycopg
 from psycopg import AsyncConnection
 
 from stoker.adapters.postgres.connection import OPTIONS, PostgresConnection, number, one, words_of
 from stoker.adapters.postgres.history import NEWEST as HISTORY_NEWEST
+from stoker.adapters.postgres.log_statements import cluster_of
 from stoker.adapters.postgres.schema import NEWEST, lacking
 from stoker.brain.domain.errors import StokerError, refusal_error
 
@@ -27,10 +26,6 @@ _UNREACHED: Final = (
 _ABOUT: Final = """
 SELECT current_user::text, current_database()::text, current_setting('fsync') = 'on',
        current_setting('transaction_read_only') = 'on', to_regclass('stoker_schema') IS NOT NULL
-"""
-_BEGINNING: Final = """
-SELECT coalesce((SELECT chunk FROM stoker_snapshot_chunk WHERE number = 0 ORDER BY position DESC LIMIT 1),
-                (SELECT record FROM stoker_event ORDER BY position LIMIT 1), '')
 """
 
 
@@ -65,17 +60,6 @@ class DatabaseInspection(NamedTuple):
         return not self.end and self.schema <= self.newest and not self.lacks
 
 
-class _Created(msgspec.Struct):
-    cluster_id: str = ""
-
-
-class _Beginning(msgspec.Struct):
-    """Of a snapshot, or of the log's first record."""
-
-    cluster_id: str = ""
-    event: _Created = msgspec.field(default_factory=_Created)
-
-
 async def inspect_database(url: str) -> DatabaseInspection:
     """Raises: StokerError `store_unreachable`."""
     options: dict[str, Any] = {**OPTIONS, "connect_timeout": CONNECT_S}
@@ -104,9 +88,8 @@ async def _seen(db: PostgresConnection) -> DatabaseInspection:
     seen = seen._replace(schema=await number(db, "SELECT coalesce(max(version), 0) FROM stoker_schema"))
     if not 0 < seen.schema <= NEWEST:
         return seen
-    (beginning,) = await one(db, _BEGINNING)
-    end = await number(db, "SELECT position FROM stoker_end")
-    return await _history_seen(db, seen._replace(end=end, cluster_id=_cluster_of(beginning)))
+    end, cluster_id = await number(db, "SELECT position FROM stoker_end"), await cluster_of(db)
+    return await _history_seen(db, seen._replace(end=end, cluster_id=cluster_id))
 
 
 async def _history_seen(db: PostgresConnection, seen: DatabaseInspection) -> DatabaseInspection:
@@ -116,11 +99,3 @@ async def _history_seen(db: PostgresConnection, seen: DatabaseInspection) -> Dat
     (of,) = await one(db, "SELECT coalesce(max(cluster_id), '') FROM stoker_history_mark")
     schema = await number(db, "SELECT coalesce(max(version), 0) FROM stoker_history_schema")
     return seen._replace(history_schema=schema, history_of=str(of))
-
-
-def _cluster_of(beginning: object) -> str:
-    with suppress(msgspec.MsgspecError):
-        if isinstance(beginning, bytes) and beginning:
-            found = msgspec.json.decode(beginning, type=_Beginning)
-            return found.cluster_id or found.event.cluster_id
-    return ""

@@ -5,7 +5,10 @@ Rules: N1  a snapshot is written in one transaction: it is there whole or not at
 
 import zlib
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Final
+
+import msgspec
 
 from stoker.adapters.log_policy import KEPT, READ_BYTES, READ_ROWS, RecordDamaged, checksum, proved
 from stoker.adapters.postgres.connection import CHANNEL, PostgresConnection, number, one, whole
@@ -24,6 +27,10 @@ INSERT INTO stoker_event (position, epoch, crc, record)
 SELECT at, %(epoch)s, crc, record
 FROM unnest(%(positions)s::bigint[], %(crcs)s::bigint[], %(records)s::bytea[]) AS row (at, crc, record)
 WHERE EXISTS (SELECT FROM moved)
+"""
+_BEGINNING: Final = """
+SELECT coalesce((SELECT chunk FROM stoker_snapshot_chunk WHERE number = 0 ORDER BY position DESC LIMIT 1),
+                (SELECT record FROM stoker_event ORDER BY position LIMIT 1), '')
 """
 _ONE_MOMENT: Final = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"
 _NEXT: Final = """
@@ -52,6 +59,27 @@ def append_values(
         "crcs": [checksum(each, epoch, record) for each, record in zip(at, records, strict=True)],
         "records": list(records),
     }
+
+
+class _Created(msgspec.Struct):
+    cluster_id: str = ""
+
+
+class _Beginning(msgspec.Struct):
+    """Of a snapshot, or of the log's first record."""
+
+    cluster_id: str = ""
+    event: _Created = msgspec.field(default_factory=_Created)
+
+
+async def cluster_of(db: PostgresConnection) -> str:
+    """Return the id of the cluster whose log it is; empty = not known, or none has begun."""
+    (beginning,) = await one(db, _BEGINNING)
+    with suppress(msgspec.MsgspecError):
+        if isinstance(beginning, bytes) and beginning:
+            found = msgspec.json.decode(beginning, type=_Beginning)
+            return found.cluster_id or found.event.cluster_id
+    return ""
 
 
 async def end(db: PostgresConnection) -> Position:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from stoker.adapters.data_folder.folder_swap import LOCK_NAME
-from stoker.adapters.data_folder.marks import ELSEWHERE_NAME, STORE_NAME, was_begun_elsewhere
+from stoker.adapters.data_folder.marks import ELSEWHERE_NAME, STORE_NAME, cluster_elsewhere, was_begun_elsewhere
 from stoker.adapters.history_sql.tables import HISTORY_NAME
 from stoker.adapters.sqlite.history import cluster_in
 from stoker.adapters.sqlite.store import HISTORY_STEPS, LOG_STEPS, newer_schema
@@ -312,6 +312,9 @@ def _of_content(seen: "DatabaseInspection", folder: Path) -> Iterator[CheckResul
     elif seen.is_empty and was_begun_elsewhere(folder):
         fix = f"name that one; if the queue there is to be given up, remove {folder / ELSEWHERE_NAME}"
         yield wrong(f"{seen.database} is empty, and the log of {folder} was in a database that isn't", fix)
+    elif seen.cluster_id and (known := cluster_elsewhere(folder)) not in ("", seen.cluster_id):
+        fix = f"name the database of that one; if the queue there is to be given up, remove {folder / ELSEWHERE_NAME}"
+        yield wrong(f"{seen.database} holds cluster {seen.cluster_id}, and the log of {folder} was of {known}", fix)
     elif seen.cluster_id and (known := cluster_in(folder)) not in ("", seen.cluster_id):
         fix = f"name the database of that cluster; or move {folder / HISTORY_NAME} away, if its history may go"
         yield wrong(f"{seen.database} holds cluster {seen.cluster_id}, and {folder} the history of {known}", fix)
