@@ -1,14 +1,18 @@
 """What the audit must not take for a bug, and what it must."""
 
+from typing import Any
+
+import pytest
 from msgspec.structs import replace
 
+from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.ids import CONTROL, Epoch, NodeName, node_principal
 from stoker.brain.domain.job import EndCause
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.report import Registration
 from stoker.brain.state.commands import BeginEpoch, Register
 from stoker.brain.state.invariants import violations
-from tests.brain.state.story import Story
+from tests.brain.state.story import Story, spec
 
 
 def test_a_bound_that_was_lowered_breaks_no_truth_about_what_was_before() -> None:
@@ -25,13 +29,27 @@ def test_a_bound_that_was_lowered_breaks_no_truth_about_what_was_before() -> Non
     assert "more tries used than were made" in violations(story.state)[0]
 
 
-def test_a_node_that_offers_fewer_cpus_than_its_tasks_hold_is_no_fault_of_the_ledger() -> None:
-    """Its next runner may have few open files, while what the one before started goes on."""
+@pytest.mark.parametrize("fewer", [{"cpus": 1, "limits": "offers 1 of 64 CPUs"}, {"cpus": 1}, {"memory_mb": 1}])
+def test_a_node_that_offers_less_than_its_tasks_hold_is_no_fault_of_the_ledger(fewer: dict[str, Any]) -> None:
+    """Its next runner may have few open files, or somebody has lowered `node.cpus`, while what it was given goes on."""
     story, n1 = Story(), NodeName("n1")
     story.node("n1", 2)
     for gpu in range(2):
-        story.run(story.submit(), ("n1", gpu))
-    fewer = replace(story.state.nodes[n1].inventory, cpus=1, limits="offers 1 of 64 CPUs")
-    story.do(Register(by=node_principal(n1), registration=Registration(node=n1, inventory=fewer)))
-    assert story.state.indexes.free[n1].cpus == 0
+        story.run(story.submit(replace(spec(), demand=Demand(gpu_count=1, memory_mb=1_024))), ("n1", gpu))
+    story.wait(1)
+    less = replace(story.state.nodes[n1].inventory, **fewer)
+    story.do(Register(by=node_principal(n1), registration=Registration(node=n1, inventory=less)))
+    assert min(story.state.indexes.free[n1].cpus, story.state.indexes.free[n1].memory_mb) == 0
     assert violations(story.state) == []
+
+
+def test_a_node_that_was_given_more_than_it_has_is_a_fault_of_the_ledger() -> None:
+    story, n1 = Story(), NodeName("n1")
+    story.node("n1", 2)
+    less = replace(story.state.nodes[n1].inventory, cpus=60)
+    story.do(Register(by=node_principal(n1), registration=Registration(node=n1, inventory=less)))
+    story.wait(1)
+    story.run(story.submit(), ("n1", 0))
+    node = story.state.nodes[n1]
+    story.state.put_node(replace(node, inventory=replace(node.inventory, cpus=0)))
+    assert [fault for fault in violations(story.state) if "is overdrawn: 1 of 0 CPUs" in fault]

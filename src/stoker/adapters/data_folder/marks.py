@@ -111,8 +111,10 @@ def must_not_be_lost(folder: Path) -> None:
 
 
 def must_be_of(folder: Path, cluster_id: str) -> None:
-    """Refuse the database of another cluster than the log of a folder was of (C3). Raises: StokerError `store_moved`,
-    OSError. `cluster_id`: empty = not known."""
+    """Refuse the database of another cluster than the log of a folder was of (C3).
+
+    `cluster_id`: empty = not known. Raises: StokerError `store_moved`, OSError.
+    """
     known = cluster_elsewhere(folder)
     if known and cluster_id and known != cluster_id:
         raise moved(

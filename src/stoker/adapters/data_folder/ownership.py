@@ -91,7 +91,7 @@ def unusable(path: Path, fault: OSError) -> StokerError:
     hints = {
         errno.EACCES: f"give the account that runs Stoker write permission on {path}, or name another data_dir",
         errno.EROFS: "the file system is mounted read-only: remount it writable, or name another data_dir; under "
-        "systemd one outside /var/lib/stoker must stand in ReadWritePaths= of stoker-control.service",
+        "systemd with ProtectSystem= it must stand in ReadWritePaths= of the unit, or be its StateDirectory=",
         errno.ENOSPC: "free some space on that file system, or name a data_dir on another one",
         errno.ENOTDIR: "a part of that path is a file: name another data_dir",
         errno.EEXIST: "that path is a file: name another data_dir",

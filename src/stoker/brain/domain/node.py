@@ -95,6 +95,8 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     name: NodeName
     inventory: Inventory
     registered_at: Instant
+    shrunk_at: Instant = NEVER
+    """When it last said that it has fewer CPUs or less memory than before."""
     reachable: bool = True
     silent_since: Instant = NEVER
     """When an unreachable node was last heard of; the beginning of the epoch where that was before it."""

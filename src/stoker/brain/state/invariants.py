@@ -61,16 +61,16 @@ def no_orphan_beside_work(state: ClusterState) -> Iterator[str]:
 
 
 def no_node_overdrawn(state: ClusterState) -> Iterator[str]:
-    """Open tasks of a node never hold more CPUs or memory than it has, unless its inventory shrank under them."""
+    """Open tasks of a node hold no more CPUs or memory than it has, unless it shrank after the last was placed."""
     for name, held in state.indexes.held.items():
-        inventory = state.nodes[name].inventory
-        known = {gpu.uuid for gpu in inventory.gpus}
-        shrunk = bool(inventory.limits) or any(
-            uuid not in known for placement in held.values() for uuid in placement.gpus
-        )
+        node = state.nodes[name]
+        inventory = node.inventory
         cpus = sum(placement.cpus for placement in held.values())
         memory_mb = sum(placement.memory_mb for placement in held.values())
-        if not shrunk and (cpus > inventory.cpus or memory_mb > inventory.memory_mb):
+        if cpus <= inventory.cpus and memory_mb <= inventory.memory_mb:
+            continue
+        newest = max(state.jobs[job].attempt(number).placed_at for job, number, _ in held)
+        if newest > node.shrunk_at and not inventory.limits:  # an older version didn't note when it shrank
             yield f"node {name} is overdrawn: {cpus} of {inventory.cpus} CPUs, {memory_mb} of {inventory.memory_mb} MiB"
 
 

@@ -57,7 +57,9 @@ def _registered(old: Node | None, event: events.NodeRegistered, at: Instant) -> 
     # forgotten, may run strays on the GPUs it offers.
     if old is None or old.forgotten:
         return Node(name=event.node, inventory=event.inventory, registered_at=at, reachable=False)
-    return replace(old, inventory=event.inventory, unread=_unread(old, event.inventory))
+    new, known = event.inventory, old.inventory
+    shrunk_at = at if new.cpus < known.cpus or new.memory_mb < known.memory_mb else old.shrunk_at
+    return replace(old, inventory=new, shrunk_at=shrunk_at, unread=_unread(old, new))
 
 
 def _unread(old: Node, new: Inventory) -> tuple[Gpu, ...]:
