@@ -59,6 +59,7 @@ inventories = st.builds(
     fault=text,
     limits=text,
     gpu_fault=text,
+    reads_latin_1=st.booleans(),
 )
 nodes = st.from_regex(NODE_NAME, fullmatch=True).map(NodeName)
 registrations = st.builds(Registration, node=nodes, inventory=inventories)
@@ -149,6 +150,11 @@ def test_log_messages_survive_the_wire(request: LogRequest, chunk: LogChunk) -> 
     assert codec.decode_log_chunk(pb.LogChunk.FromString(answered)) == chunk
 
 
+def test_an_agent_of_an_older_version_says_nothing_of_latin_1_and_so_reads_none() -> None:
+    older = pb.RegisterRequest(node="n1", boot_id="b", address="a")
+    assert not codec.decode_registration(older).inventory.reads_latin_1
+
+
 def test_exit_code_zero_is_not_the_same_as_no_exit_code() -> None:
     key = TaskKey(JobId(1), 1, 0)
     for code in (None, 0):
@@ -214,7 +220,7 @@ def test_an_error_with_undecodable_bytes_still_reaches_people() -> None:
 def test_every_field_of_every_noun_is_on_the_wire() -> None:
     """A field added to a noun and forgotten here would be dropped in silence: the strategies name them all."""
     drawn: dict[type[msgspec.Struct], int] = {
-        Inventory: 17,
+        Inventory: 18,
         Gpu: 5,
         TaskStatus: 4,
         TaskInventory: 3,

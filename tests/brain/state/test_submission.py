@@ -6,10 +6,12 @@ from msgspec.structs import replace
 from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.dependency import Dependency, DependencyKind
 from stoker.brain.domain.ids import NodeName, TenantName
-from stoker.brain.domain.job import JobSpec
+from stoker.brain.domain.job import JobSpec, TextEncoding
+from stoker.brain.domain.label import labels_of
 from stoker.brain.domain.policy import Policy
+from stoker.brain.domain.where import admits
 from stoker.brain.state.commands import NodeSilent, Submit
-from tests.brain.state.story import ANNA, Story, spec
+from tests.brain.state.story import ANNA, Story, inventory, spec
 
 GOOD = spec()
 LONG = "x" * 10_000_000
@@ -55,6 +57,22 @@ def test_what_can_not_be_run_is_refused_by_name(bad: JobSpec, code: str) -> None
     refusal = story.refused(Submit(by=ANNA, specs=(bad,)))
     assert refusal.code == code
     assert len(refusal.message) < 500, "a refusal never repeats ten megabytes"
+
+
+def test_a_job_in_latin_1_runs_only_where_its_bytes_arrive_as_they_are() -> None:
+    story = Story()
+    older, newer = NodeName("n1"), NodeName("n2")
+    story.register("n1", replace(inventory("n1"), reads_latin_1=False))
+    bytes_ = replace(GOOD, command="caf\xe9", encoding=TextEncoding.LATIN_1)
+    refusal = story.refused(Submit(by=ANNA, specs=(bytes_,)))
+    assert (refusal.code, "all 1 node(s) are too old" in refusal.message) == ("encoding_unknown", True)
+    story.node("n2")
+    where = story.job(story.submit(bytes_)).spec.where
+    nodes = story.state.nodes
+    assert [admits(where, name, labels_of(nodes[name]), ()) for name in (older, newer)] == [False, True]
+    assert admits(story.job(story.submit(GOOD)).spec.where, older, labels_of(nodes[older]), ())
+    story.register("n1", inventory("n1"))
+    assert admits(where, older, labels_of(nodes[older]), ()), "its agent was upgraded"
 
 
 @pytest.mark.parametrize("name", ["Müller", "🔥 train", "a\nb", "pipe|quote'\"", "x" * 300])

@@ -74,6 +74,8 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     may have. Empty = it doesn't."""
     gpu_fault: str = ""
     """Why not every GPU could be read, in the driver's words. Empty = all could."""
+    reads_latin_1: bool = True
+    """Whether its agent knows texts of jobs in Latin-1. False = one of an older version, which takes all for UTF-8."""
 
     @property
     def only_users(self) -> bool:

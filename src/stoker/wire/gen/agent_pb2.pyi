@@ -95,6 +95,7 @@ class RegisterRequest(_message.Message):
     FAULT_FIELD_NUMBER: _builtins.int
     LIMITS_FIELD_NUMBER: _builtins.int
     GPU_FAULT_FIELD_NUMBER: _builtins.int
+    READS_LATIN_1_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     boot_id: _builtins.str
     address: _builtins.str
@@ -116,6 +117,8 @@ class RegisterRequest(_message.Message):
     """Why it offers fewer CPUs than it has: it may have too few open files or processes. Empty = it doesn't."""
     gpu_fault: _builtins.str
     """Why not every GPU could be read. Empty = all could."""
+    reads_latin_1: _builtins.bool
+    """Does it know `Start.encoding`? Else texts of jobs are UTF-8 to it."""
     @_builtins.property
     def gpus(self) -> _containers.RepeatedCompositeFieldContainer[Global___Gpu]: ...
     @_builtins.property
@@ -147,10 +150,11 @@ class RegisterRequest(_message.Message):
         fault: _builtins.str = ...,
         limits: _builtins.str = ...,
         gpu_fault: _builtins.str = ...,
+        reads_latin_1: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "address", b"address", "agent_uid", b"agent_uid", "allow_root", b"allow_root", "boot_id", b"boot_id", "cpus", b"cpus", "executors", b"executors", "fault", b"fault", "gpu_fault", b"gpu_fault", "gpus", b"gpus", "keeps_leases", b"keeps_leases", "labels", b"labels", "limits", b"limits", "memory_mb", b"memory_mb", "node", b"node", "simulated", b"simulated", "taints", b"taints", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "address", b"address", "agent_uid", b"agent_uid", "allow_root", b"allow_root", "boot_id", b"boot_id", "cpus", b"cpus", "executors", b"executors", "fault", b"fault", "gpu_fault", b"gpu_fault", "gpus", b"gpus", "keeps_leases", b"keeps_leases", "labels", b"labels", "limits", b"limits", "memory_mb", b"memory_mb", "node", b"node", "reads_latin_1", b"reads_latin_1", "simulated", b"simulated", "taints", b"taints", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -22,7 +22,13 @@ from stoker.brain.state.node_pause import failed_start
 from stoker.brain.state.validation.dependency import met_before, never_met_by_forgotten, resolve
 from stoker.brain.state.validation.quota import TenantRules
 from stoker.brain.state.validation.spec import in_list, list_fault, spec_fault
-from stoker.brain.state.validation.where import executor_fault, kept_off_strict_nodes, never_fits, where_fault
+from stoker.brain.state.validation.where import (
+    executor_fault,
+    kept_off_strict_nodes,
+    kept_where_it_can_be_read,
+    never_fits,
+    where_fault,
+)
 
 
 def submit(state: ClusterState, command: Submit, now: Instant, ids: Callable[[], str]) -> Answer:
@@ -73,6 +79,7 @@ def _admitted(state: ClusterState, specs: Sequence[JobSpec], now: Instant) -> li
         spec = tenants.filled(spec)
         if strict.any:
             spec = kept_off_strict_nodes(spec)
+        spec = kept_where_it_can_be_read(spec)
         fault = (
             spec_fault(spec, state.policy, now)
             or tenants.fault(spec)

@@ -8,6 +8,7 @@ Rules: E1  a partition that isn't there is refused, with the nearest name
        E3  an excluded node that never registered is refused as mistyped, while any node is known
        E4  selection and partition must both hold
        E5  taints and drains come and go and aren't of the job's making: they make a job wait, and never refuse it
+       E6  a job whose texts are Latin-1 runs only where the agent knows that: an older one would hand it other bytes
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -19,8 +20,8 @@ from stoker.brain.domain.demand import Demand, Shape
 from stoker.brain.domain.errors import Refusal, refuse
 from stoker.brain.domain.fit import suitable_gpus, task_demand_text, tasks_perhaps
 from stoker.brain.domain.ids import NodeName, PartitionName
-from stoker.brain.domain.job import JobSpec
-from stoker.brain.domain.label import JOBS_AS, USERS, labels_of
+from stoker.brain.domain.job import JobSpec, TextEncoding
+from stoker.brain.domain.label import JOB_TEXTS, JOBS_AS, ONLY_UTF_8, USERS, labels_of
 from stoker.brain.domain.node import ROOT, Node
 from stoker.brain.domain.partition import selection
 from stoker.brain.domain.policy import Policy
@@ -31,6 +32,7 @@ from stoker.brain.state.validation.fields import account_fault, time_limit_fault
 from stoker.brain.state.validation.lookups import partition_fault
 
 _NOT_FOR_USERS: Final = Where(require=(Requirement(JOBS_AS, Operator.NOT_IN, (USERS,)),))
+_READS_LATIN_1: Final = Where(require=(Requirement(JOB_TEXTS, Operator.NOT_IN, (ONLY_UTF_8,)),))
 _SHARE: Final = ", or let more of them share a node (`--tasks-per-node`)"
 
 
@@ -77,9 +79,12 @@ def excluded_fault(state: ClusterState, names: Iterable[NodeName]) -> Refusal | 
 
 
 def executor_fault(state: ClusterState, spec: JobSpec) -> Refusal | None:
-    """Return the refusal of an account or a container image for which no node would start the job."""
+    """Return the refusal of an account, an encoding or a container image for which no node would start the job."""
     return (
-        account_fault(spec.user) or _no_node_for_account(state, spec.user) or _no_container_runtime(state, spec.image)
+        account_fault(spec.user)
+        or _no_node_for_account(state, spec.user)
+        or _no_node_for_encoding(state, spec.encoding)
+        or _no_container_runtime(state, spec.image)
     )
 
 
@@ -100,6 +105,18 @@ def _no_node_for_account(state: ClusterState, user: str) -> Refusal | None:
     return refuse("root_refused", "the job would run as root, which no node allows", hint)
 
 
+def _no_node_for_encoding(state: ClusterState, encoding: TextEncoding) -> Refusal | None:
+    """E6."""
+    nodes = len(state.nodes)
+    if encoding is TextEncoding.UTF_8 or not nodes:
+        return None
+    if any(node.inventory.reads_latin_1 for node in state.nodes.values()):
+        return None
+    message = f"the texts of the job are {encoding}, and the agents of all {nodes} node(s) are too old to know that"
+    hint = "upgrade an agent first; or name files and variables in UTF-8 only"
+    return refuse("encoding_unknown", message, hint, encoding=encoding.value, nodes=nodes)
+
+
 def _no_container_runtime(state: ClusterState, image: str) -> Refusal | None:
     if not image or any("container" in node.inventory.executors for node in state.nodes.values()):
         return None
@@ -114,6 +131,11 @@ def kept_off_strict_nodes(spec: JobSpec) -> JobSpec:
     Such nodes start no job without a user, or as root.
     """
     return replace(spec, where=both(spec.where, _NOT_FOR_USERS)) if spec.user in ("", ROOT) else spec
+
+
+def kept_where_it_can_be_read(spec: JobSpec) -> JobSpec:
+    """Return the job with a selection that avoids nodes whose agent doesn't know the encoding of its texts (E6)."""
+    return spec if spec.encoding is TextEncoding.UTF_8 else replace(spec, where=both(spec.where, _READS_LATIN_1))
 
 
 def never_fits(state: ClusterState, shape: Shape) -> Refusal | None:
