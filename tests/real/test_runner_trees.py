@@ -26,6 +26,8 @@ DAEMON = "python3 -c 'import os\nif os.fork(): os._exit(0)\nos.setsid()\nif os.f
 """A daemon as daemon(7) makes one: it forks twice and its parents are gone at once."""
 WRITE_PID = 'open("grandchild", "w").write(f"{os.getpid()}\\n")'
 SCRUBBED = DAEMON.format(f'{WRITE_PID}; os.closerange(0, 9); os.execve("/bin/sleep", ["sleep", "300"], {{}})')
+WAIT = "\nwhile True: time.sleep(0.05)"
+"""Of a Python program that hears signals: one that comes right before a sleep, it hears only when that is over."""
 STUBBORN = DAEMON.format(
     f"import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); {WRITE_PID}; time.sleep(300)"
 )
@@ -119,7 +121,7 @@ async def test_the_terminate_signal_reaches_a_program_wrapped_by_a_shell(node: R
     program = (
         "import os, signal, sys, time; "
         "signal.signal(signal.SIGTERM, lambda *a: (os.write(1, b'saved\\n'), sys.exit(0))); "
-        "print('ready', flush=True); time.sleep(300)"
+        f"print('ready', flush=True){WAIT}"
     )
     await agent.runner.start(node.shell(key(1), f'bash -c "python3 -u -c \\"{program}\\"; true"'))
     await agent.running(key(1))
@@ -153,7 +155,7 @@ async def test_a_shell_does_not_die_of_a_signal_that_only_its_program_knows(
     program = (
         "import os, signal, sys, time; "
         "signal.signal(signal.SIGUSR1, lambda *_: (os.write(1, b'saved\\n'), sys.exit(7))); "
-        "print('ready', flush=True); time.sleep(300)"
+        f"print('ready', flush=True){WAIT}"
     )
     line = f"python3 -c {shlex.quote(program)}; echo its program exited with $?"
     command: CommandLine = ("bash", "-c", f"bash -c {shlex.quote(line)}; true") if as_argv else line

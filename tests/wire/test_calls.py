@@ -1,14 +1,17 @@
 """What the calls of a client send, and what they make of an answer that is not the one that was asked for."""
 
-from collections.abc import Callable
+import signal
+from collections.abc import Callable, Iterator
+from enum import Enum, EnumType
 
+import msgspec
 import pytest
 
 from stoker.brain.domain.errors import StokerError
 from stoker.wire import endpoints
 from stoker.wire.client import calls
 from stoker.wire.client.calls import Answer, Steps
-from stoker.wire.client.http_message import Reply, Request
+from stoker.wire.client.http_message import Reply, Request, decoded
 from stoker.wire.rest.log import LogQuery
 from stoker.wire.rest.submit import JobBody
 
@@ -64,3 +67,40 @@ def test_a_key_that_no_header_can_carry_is_refused_before_anything_is_sent(key: 
     with pytest.raises(StokerError) as caught:
         next(calls.submit(JobBody(command="true"), key))
     assert caught.value.refusal.code == "bad_idempotency_key"
+
+
+class _Interrupting(EnumType):
+    """An enumeration during which Ctrl-C is typed, whenever it is asked for what it lacks."""
+
+    asked = 0
+
+    def __getattr__(cls, name: str) -> object:
+        if not name.startswith("_"):
+            raise AttributeError(name)
+        _Interrupting.asked += 1
+        signal.raise_signal(signal.SIGINT)
+        raise AttributeError(name)
+
+
+@pytest.fixture
+def default_interrupt() -> Iterator[None]:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("default_interrupt")
+def test_ctrl_c_while_a_shape_is_looked_at_for_the_first_time_is_not_lost() -> None:
+    """msgspec takes whatever is raised then for an attribute that isn't there."""
+
+    class Word(Enum, metaclass=_Interrupting):
+        A = "a"
+
+    class Said(msgspec.Struct):
+        word: Word
+
+    _Interrupting.asked = 0
+    with pytest.raises(KeyboardInterrupt):
+        decoded(b'{"word": "a"}', Said)
+    assert _Interrupting.asked, "msgspec asks for nothing any more: the interrupt needn't be held back"
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())

@@ -17,7 +17,7 @@ from stoker.brain.domain.array import parse_job_ref
 from stoker.brain.domain.errors import StokerError, refusal_error
 from stoker.wire import endpoints
 from stoker.wire.client.backoff import fresh_key
-from stoker.wire.client.http_message import Reply, Request, bad_answer
+from stoker.wire.client.http_message import Reply, Request, bad_answer, decoded
 from stoker.wire.client.retry import Wait
 from stoker.wire.endpoints import KEY_HEADER, Endpoint
 from stoker.wire.rest.job import ForgottenJobView, JobsSubmittedView, JobsToldView, JobsView, JobView
@@ -111,7 +111,7 @@ def _parameters(query: msgspec.Struct | None) -> str:
 def decode(reply: Reply, shape: type[Answer]) -> Answer:
     """Raises: StokerError `bad_answer`."""
     try:
-        return msgspec.json.decode(reply.body, type=shape)
+        return decoded(reply.body, shape)
     except msgspec.MsgspecError as fault:
         raise bad_answer(reply) from fault
 
@@ -123,7 +123,7 @@ def submit(job: JobBody, key: str) -> Steps[JobView]:
     """Submit one job under an idempotency key; an empty one is replaced by a fresh one."""
     reply = yield from send(_keyed(job, key))
     try:
-        return msgspec.json.decode(reply.body, type=JobView)
+        return decoded(reply.body, JobView)
     except msgspec.MsgspecError:
         gone = decode(reply, ForgottenJobView)
     raise _forgotten([gone.id], gone.message)

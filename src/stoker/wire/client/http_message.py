@@ -9,8 +9,9 @@ Limits: an answer has ANSWER_BYTES_MAX bytes, its head HEADERS_MAX lines.
 """
 
 import os
+import signal
 from collections.abc import Generator, Mapping
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import SplitResult
 
 import msgspec
@@ -42,6 +43,8 @@ MIDST_S: Final = 10.0
 """Where there are several servers, the rest of an answer that has begun doesn't take longer to go on."""
 
 _NO_HEADERS: Final[Mapping[str, str]] = {}
+_DECODERS: Final[dict[Any, msgspec.json.Decoder[Any]]] = {}
+Shape = TypeVar("Shape")
 
 
 class Request(NamedTuple):
@@ -229,10 +232,31 @@ def refusal_in(reply: Reply) -> Refusal | None:
     if not reply.headers.get("content-type", "").startswith(MEDIA_TYPE):
         raise bad_answer(reply)
     try:
-        told = msgspec.json.decode(reply.body, type=Problem)
+        told = decoded(reply.body, Problem)
     except msgspec.MsgspecError as fault:
         raise bad_answer(reply) from fault
     return Refusal(code=told.code, message=told.message, hint=told.hint, facts=told.facts)
+
+
+def decoded(body: bytes, shape: type[Shape]) -> Shape:
+    """Return what a body holds. Raises: msgspec.MsgspecError."""
+    if shape not in _DECODERS:
+        _DECODERS[shape] = _decoder(shape)
+    found: Shape = _DECODERS[shape].decode(body)
+    return found
+
+
+def _decoder(shape: type) -> msgspec.json.Decoder[Any]:
+    """Return the decoder of a shape.
+
+    While msgspec finds out what a shape is, it asks enumerations and unions for things that they may lack, and takes
+    whatever is raised for no: also the KeyboardInterrupt of a Ctrl-C, which so had no effect. It comes right after.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
+    try:
+        return msgspec.json.Decoder(shape)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def bad_answer(reply: Reply) -> StokerError:
