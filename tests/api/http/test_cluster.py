@@ -1,12 +1,16 @@
 """REST for GPUs, nodes and the whole cluster."""
 
+from pathlib import Path
+
 import pytest
 
 from stoker.brain.domain.ids import JobId
 from stoker.brain.domain.job import EndCause
 from stoker.brain.domain.reason import ReasonCode
+from stoker.live.settings.control import ControlSettings
+from stoker.live.settings.policy import PolicySettings
 from stoker.wire.rest.view import iso
-from tests.api.http.plane import Plane
+from tests.api.http.plane import Plane, plane_in
 
 GPUS, NODES, STATUS = "/api/v1/gpus", "/api/v1/nodes", "/api/v1/cluster/status"
 
@@ -103,27 +107,30 @@ async def test_a_node_is_drained_and_resumed(plane: Plane) -> None:
     assert (resumed["state"], resumed["drain"]) == ("ready", None)
 
 
-async def test_a_node_in_a_pause_shows_until_when_and_so_does_a_job_that_waits_for_it(plane: Plane) -> None:
-    agent = await plane.join("a")
-    for _ in range(3):
-        await plane.ask("POST", "/api/v1/jobs", {"command": "x", "gpu_count": 4, "requeue": False})
-        await agent.end(await agent.next_start(), cause=EndCause.NEVER_STARTED)
-    shown = (await plane.get(f"{NODES}/a")).json
-    assert (shown["state"], shown["online"], shown["schedulable"]) == ("paused", True, False)
-    assert shown["pause"]["error"] == "never_started"
-    assert (await plane.get(STATUS)).json["nodes"]["paused"] == 1
-    await plane.ask("POST", "/api/v1/jobs", {"command": "x"})
-    job, loop = plane.control.committer.state.jobs[JobId(4)], plane.control.loop
-    await plane.until(lambda: loop.planned_reason(job.spec.shape).code is ReasonCode.NODES_PAUSED)
-    why = (await plane.get("/api/v1/jobs/4/why")).json
-    assert (why["code"], why["facts"]["node"], why["facts"]["paused"]) == ("nodes_paused", "a", 1)
-    assert iso(why["facts"]["until_ms"]) == shown["pause"]["until"]
-    meters = (await plane.get("/metrics")).body.decode()
-    assert 'stoker_agent_count{status="paused"} 1' in meters
-    assert "stoker_agent_paused_total 1" in meters
-    resumed = (await plane.ask("POST", f"{NODES}/a/resume")).json
-    assert (resumed["state"], resumed["pause"]) == ("ready", None)
-    await agent.next_start()
+async def test_a_node_in_a_pause_shows_until_when_and_so_does_a_job_that_waits_for_it(tmp_path: Path) -> None:
+    # So that a job of which nothing ran ends too, where it may not be requeued.
+    once = ControlSettings(policy=PolicySettings(attempts_max=1))
+    async with plane_in(tmp_path, once) as plane:
+        agent = await plane.join("a")
+        for _ in range(3):
+            await plane.ask("POST", "/api/v1/jobs", {"command": "x", "gpu_count": 4, "requeue": False})
+            await agent.end(await agent.next_start(), cause=EndCause.NEVER_STARTED)
+        shown = (await plane.get(f"{NODES}/a")).json
+        assert (shown["state"], shown["online"], shown["schedulable"]) == ("paused", True, False)
+        assert shown["pause"]["error"] == "never_started"
+        assert (await plane.get(STATUS)).json["nodes"]["paused"] == 1
+        await plane.ask("POST", "/api/v1/jobs", {"command": "x"})
+        job, loop = plane.control.committer.state.jobs[JobId(4)], plane.control.loop
+        await plane.until(lambda: loop.planned_reason(job.spec.shape).code is ReasonCode.NODES_PAUSED)
+        why = (await plane.get("/api/v1/jobs/4/why")).json
+        assert (why["code"], why["facts"]["node"], why["facts"]["paused"]) == ("nodes_paused", "a", 1)
+        assert iso(why["facts"]["until_ms"]) == shown["pause"]["until"]
+        meters = (await plane.get("/metrics")).body.decode()
+        assert 'stoker_agent_count{status="paused"} 1' in meters
+        assert "stoker_agent_paused_total 1" in meters
+        resumed = (await plane.ask("POST", f"{NODES}/a/resume")).json
+        assert (resumed["state"], resumed["pause"]) == ("ready", None)
+        await agent.next_start()
 
 
 async def test_a_drain_needs_no_body(plane: Plane) -> None:
