@@ -1,8 +1,10 @@
 """A small cluster for tests of the command line, one for each module that asks for it; and nothing that a test started
 and then failed to end goes on."""
 
+import gc
 import os
 import signal
+import subprocess
 from collections.abc import Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -10,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from stoker.wire.client import Client
-from tests.real.forks import forker_pid
+from tests.real.forks import Fork, forker_pid
 from tests.real.say import Say
 from tests.real.up_process import UpProcess, until
 
@@ -23,10 +25,24 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None]:
     try:
         return (yield)
     except BaseException:
-        for child in sorted(children() - before):
+        left = children() - before
+        for child in sorted(left):
             with suppress(ProcessLookupError):
                 os.kill(child, signal.SIGKILL)
+        _wait_for(left)
         raise
+
+
+def _wait_for(pids: set[int]) -> None:
+    """A process that nobody waited for, and a pipe that nobody closed, warn when they are collected: that would fail
+    whichever test runs by then."""
+    for each in gc.get_objects():
+        if issubclass(type(each), subprocess.Popen | Fork) and each.pid in pids:
+            each.wait(timeout=10)
+            for pipe in (each.stdin, each.stdout, each.stderr) if isinstance(each, subprocess.Popen) else ():
+                with suppress(BrokenPipeError):  # what was written last has no reader any more
+                    if pipe is not None:
+                        pipe.close()
 
 
 def children() -> set[int]:

@@ -64,15 +64,20 @@ def test_the_suite_passes_with_signals_ignored_and_blocked_an_odd_umask_and_an_a
 
 
 LEAVES = """
-import subprocess, sys
+import gc, subprocess, sys
 from tests.real.forks import ran, started
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(300)"]
 
 def test_a_test_that_fails_while_its_programs_run():
-    print("started", subprocess.Popen(SLEEP).pid)
+    unread = subprocess.Popen(SLEEP, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    print("started", unread.pid)
     print("started", started(SLEEP, out=sys.__stderr__).pid)
     raise AssertionError
+
+def test_the_next_one_is_not_warned_of_what_the_failed_one_left():
+    sys.last_value = sys.last_traceback = sys.last_exc = None
+    gc.collect()
 
 def test_the_next_one_has_programs_forked_all_the_same():
     assert ran([sys.executable, "-c", "print(7)"]).stdout == b"7\\n"
@@ -81,8 +86,11 @@ def test_the_next_one_has_programs_forked_all_the_same():
 
 def test_what_a_failed_test_has_started_ends_with_it(tmp_path: Path) -> None:
     (tmp_path / "test_leaves.py").write_text(LEAVES)
-    words = ("-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", "-p", "tests.real.conftest", str(tmp_path))
-    done = subprocess.run([sys.executable, *words], cwd=ROOT, capture_output=True, text=True, timeout=100, check=False)
-    assert "1 failed, 1 passed" in done.stdout, done.stdout + done.stderr
-    pids = re.findall(r"^started ([0-9]+)", done.stdout, re.MULTILINE)
-    assert [is_alive(int(pid)) for pid in pids] == [False, False]
+    words = ("-m", "pytest", "-q", "-n0", "-c", "pyproject.toml", "-p", "no:cacheprovider", "-p", "tests.real.conftest")
+    done = subprocess.run(
+        [sys.executable, *words, str(tmp_path)], cwd=ROOT, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert "1 failed, 2 passed" in done.stdout, done.stdout + done.stderr
+    pids = {int(pid) for pid in re.findall(r"^started ([0-9]+)", done.stdout, re.MULTILINE)}
+    assert len(pids) == 2
+    assert not any(is_alive(pid) for pid in pids)
