@@ -32,10 +32,10 @@ test: setup-dev
 	@$(PY) -m compileall -q src
 	@$(PY) -m pytest -q -m "not heavy" -n $(WORKERS) --dist worksteal $(ARGS)
 
-## make test-heavy the tests that need longer: many seeds, kill loops at full length, virtual machines
+## make test-heavy the tests that need longer: many seeds, kill loops at full length, virtual machines, properties with more examples
 test-heavy: setup-dev
 	@$(PY) -m compileall -q src
-	@$(PY) -m pytest -q -m heavy -n $(WORKERS) --dist worksteal $(ARGS)
+	@$(PY) -m pytest -q -m "heavy or hypothesis" --hypothesis-profile thorough -n $(WORKERS) --dist worksteal $(ARGS)
 
 ## make check      formatting, lint, types, import contracts, taste, generated files; writes nothing
 check: lint types

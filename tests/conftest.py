@@ -2,24 +2,30 @@
 the same signals, umask, locale and terminal, whoever starts them."""
 
 import codecs
+import gc
 import locale
 import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 from _pytest.assertion import rewrite
 from hypothesis import HealthCheck, settings
 
-settings.register_profile("here", deadline=None)
+settings.register_profile("here", deadline=None, max_examples=50)
 settings.register_profile(
-    "ci", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
+    "ci",
+    settings.get_profile("here"),
+    derandomize=True,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow],
 )
 # On a developer's machine chance may find something new; a build must say the same thing twice.
 settings.load_profile("ci" if os.environ.get("CI") else "here")
+settings.register_profile("thorough", max_examples=500)  # of `make test-heavy`, in other respects as the one loaded
 
 
 TERMINAL = frozenset({"COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "TERM"})
@@ -44,6 +50,18 @@ def pytest_configure(config: pytest.Config) -> None:
         if name.startswith("LC_") or name in TERMINAL | LOCALE:
             del os.environ[name]
     os.environ |= {"LANG": "C.UTF-8", "TERM": "xterm"}
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """What is imported and collected stays until the end: to look for garbage in it is a third of the time that this
+    takes, and would be part of every later look."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -39,23 +39,28 @@ class Count:
 
     def __init__(self, tenants: Mapping[TenantName, Tenant]) -> None:
         self.tenants = tenants
+        self._paths: dict[TenantName, list[Tenant]] = {}
         self.by_class: dict[JobClass, Sums] = {each: [0] * 5 for each in JobClass}
         self.by_tenant: Counter[tuple[TenantName, int]] = Counter()
         self.waiting: Counter[TenantName] = Counter()
 
     def path(self, name: TenantName) -> list[Tenant]:
         """The tenant and all above it."""
-        found = []
-        while name in self.tenants:
-            found.append(self.tenants[name])
-            name = found[-1].parent
-        return found
+        if name not in self._paths:
+            found, above = [], name
+            while above in self.tenants:
+                found.append(self.tenants[above])
+                above = found[-1].parent
+            self._paths[name] = found
+        return self._paths[name]
 
     def hold(self, spec: JobSpec, more: Sums) -> None:
+        names = [tenant.name for tenant in self.path(spec.tenant)]
         for at, amount in enumerate(more):
-            self.by_class[spec.job_class][at] += amount
-            for tenant in self.path(spec.tenant):
-                self.by_tenant[tenant.name, at] += amount
+            if amount:
+                self.by_class[spec.job_class][at] += amount
+                for name in names:
+                    self.by_tenant[name, at] += amount
 
     def used(self, name: TenantName) -> tuple[int, ...]:
         return tuple(self.by_tenant[name, at] for at in range(5))

@@ -3,8 +3,8 @@ a start costs, half a second for a control plane.
 
 A program begun so is a process with environment, folder, streams and limits of its own, and ends as any other does.
 What an interpreter reads when it starts can't be given to it: who asks for that, or for the interpreter's options, gets
-a process from scratch. So does what is started otherwise: agents of `stoker up`, runners, the scripts of the pages; and
-outside of tests everything does, for there something may be measured.
+a process from scratch. So does what is started otherwise, as agents of `stoker up` and runners are; outside of tests
+everything does, for there something may be measured. Shell scripts have a program `stoker` that asks for a fork.
 """
 
 import json
@@ -155,15 +155,20 @@ class _Nursery:
         self._asking: socket.socket | None = None
 
     def started(self, request: Mapping[str, object], out: IO[Any], err: IO[Any]) -> Fork:
-        told, tells = socket.socketpair()
-        with self._lock, tells, open(os.devnull) as nothing:
-            if self._asking is None:
-                self._asking = self._start()
+        told, tells = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with tells, open(os.devnull) as nothing:
             streams = [nothing.fileno(), out.fileno(), err.fileno(), tells.fileno()]
             message = json.dumps(request).encode()
             assert len(message) <= MESSAGE_BYTES_MAX, "too much environment for a fork"
-            socket.send_fds(self._asking, [message], streams)
+            socket.send_fds(self.asking(), [message], streams)
         return Fork(told)
+
+    def asking(self) -> socket.socket:
+        """Where requests go, in one message each, so that several may have it."""
+        with self._lock:
+            if self._asking is None:
+                self._asking = self._start()
+            return self._asking
 
     def _start(self) -> socket.socket:
         asking, asked = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -175,6 +180,42 @@ class _Nursery:
                 subprocess.Popen(words, stdin=subprocess.DEVNULL, cwd=ROOT, env=environ, pass_fds=[asked.fileno()])
             )
         return asking
+
+
+ASKS: Final = """#!{python} -IS
+import json, os, signal, socket, sys
+words = ["-m", "stoker", *sys.argv[1:]]
+try:
+    asking = socket.socket(fileno=int(os.environ.pop("STOKER_FORKS")))
+except (KeyError, OSError):  # begun by something that closes what it inherited, as runners do
+    os.execv("{python}", ["{python}", *words])
+told, tells = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+request = {{"words": words, "env": dict(os.environ), "cwd": os.getcwd(), "limits": [], "new_session": False}}
+socket.send_fds(asking, [json.dumps(request).encode()], [0, 1, 2, tells.fileno()])
+tells.close()
+pid = int(told.recv(32))
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    signal.signal(number, lambda number, frame: os.kill(pid, number))
+code = int(told.recv(32) or -signal.SIGKILL)
+if code < 0:
+    signal.signal(-code, signal.SIG_DFL) if -code != signal.SIGKILL else None
+    os.kill(os.getpid(), -code)
+os._exit(code)
+"""
+
+
+def on_path(path: Path) -> dict[str, str]:
+    """Make `path` the program `stoker` of a shell script; what its environment needs beside. The script inherits
+    `requests_to()`."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(ASKS.format(python=sys.executable))
+    path.chmod(0o755)
+    return {"STOKER_FORKS": str(requests_to())}
+
+
+def requests_to() -> int:
+    """The descriptor that a script of such commands inherits."""
+    return _NURSERY.asking().fileno()
 
 
 _NURSERY: Final = _Nursery()
@@ -227,6 +268,8 @@ def become(request: Mapping[str, Any]) -> None:
     os.environ.clear()
     os.environ.update(request["env"])
     os.chdir(request["cwd"])
+    for name in ("stdin", "stdout", "stderr"):
+        setattr(sys, name, _as_it_is_now(getattr(sys, name), buffering=1 if name == "stderr" else -1))
     kind, text, *rest = request["words"]
     if kind == "-m":
         sys.path[0], sys.argv = os.getcwd(), [text, *rest]
@@ -236,6 +279,11 @@ def become(request: Mapping[str, Any]) -> None:
         file = os.memfd_create("program")
         os.write(file, text.encode())
         runpy.run_path(f"/proc/self/fd/{file}", run_name="__main__")
+
+
+def _as_it_is_now(stream: Any, buffering: int) -> IO[str]:  # noqa: ANN401  # the text streams of sys are of several types
+    """What was a file when the interpreter started may be a pipe or a terminal here."""
+    return open(stream.fileno(), stream.mode, buffering, stream.encoding, stream.errors, closefd=False)
 
 
 if __name__ == "__main__":

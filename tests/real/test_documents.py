@@ -21,6 +21,7 @@ import pytest
 
 from stoker.wire.client import Client
 from tests.programs import skip_without
+from tests.real.forks import on_path, requests_to
 from tests.real.up_process import UpProcess, environment, run, until
 
 pytestmark = pytest.mark.timeout(180)
@@ -96,9 +97,7 @@ def test_a_page_can_be_followed_line_by_line(page: str, tmp_path: Path) -> None:
     folder = tmp_path / "here"
     folder.mkdir()
     command = tmp_path / "bin" / "stoker"
-    command.parent.mkdir()
-    command.write_text(f'#!/bin/sh\nexec {sys.executable} -m stoker "$@"\n')
-    command.chmod(0o755)
+    asks = on_path(command)
     nodes = next(iter(re.findall(r"`stoker up --nodes (\d+)`", (ROOT / page).read_text(encoding="utf-8"))), "2")
     data_dir = tmp_path / "data"
     with UpProcess(tmp_path, "--nodes", nodes, data_dir=data_dir) as up, Client(up.url) as client:
@@ -109,7 +108,8 @@ def test_a_page_can_be_followed_line_by_line(page: str, tmp_path: Path) -> None:
         path = f"{command.parent}{os.pathsep}{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", script],
-            env=environment(tmp_path, STOKER_SERVER=up.url, PATH=path),
+            env=environment(tmp_path, STOKER_SERVER=up.url, PATH=path, **asks),
+            pass_fds=[requests_to()],
             cwd=folder,
             capture_output=True,
             text=True,

@@ -8,7 +8,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import pytest
 
 from stoker.wire.client import Client
 from tests.programs import skip_without
+from tests.real.forks import on_path, requests_to
 from tests.real.up_process import UpProcess, environment, until
 
 pytestmark = pytest.mark.timeout(120)
@@ -42,16 +42,22 @@ def typed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Typed]:
     programs = folder / "bin"
     programs.mkdir()
     (programs / "nvidia-smi").symlink_to(ROOT / "examples" / "local" / "fake-nvidia-smi")
-    (programs / "stoker").write_text(f'#!/bin/sh\nexec {sys.executable} -m stoker "$@"\n')
-    (programs / "stoker").chmod(0o755)
+    asks = on_path(programs / "stoker")
     path = os.pathsep.join((str(programs), os.environ["PATH"]))
     with UpProcess(folder, "--nodes", "2", "--stop-grace", "1") as up, Client(up.url) as client:
         until(lambda: client.status().online_nodes == 2, what="two nodes")
-        env = environment(folder, STOKER_SERVER=up.url, PATH=path, API=f"{up.url}/api/v1", COLUMNS="200")
+        env = environment(folder, STOKER_SERVER=up.url, PATH=path, API=f"{up.url}/api/v1", COLUMNS="200", **asks)
 
         def typed(line: str) -> "subprocess.CompletedProcess[str]":
             return subprocess.run(
-                ["bash", "-c", line], env=env, cwd=folder, capture_output=True, text=True, timeout=60, check=False
+                ["bash", "-c", line],
+                env=env,
+                pass_fds=[requests_to()],
+                cwd=folder,
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
             )
 
         yield typed

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.real.forks import on_path, requests_to
 from tests.real.runner_node import is_alive
+from tests.real.up_process import environment
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -61,6 +63,30 @@ def test_the_suite_passes_with_signals_ignored_and_blocked_an_odd_umask_and_an_a
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "3 passed" in done.stdout
+
+
+def test_a_command_of_a_shell_script_has_its_streams_and_ends_as_the_command_does(tmp_path: Path) -> None:
+    """Though it is a fork of a process that has imported all."""
+    line = """
+        stoker --version | tr a-z A-Z
+        stoker nonsense 2>&1 >/dev/null | grep -c nonsense
+        stoker nonsense 2>/dev/null || echo ended with $?
+        env -u STOKER_FORKS stoker --version"""
+    asks = on_path(tmp_path / "bin" / "stoker")
+    path = f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-c", line],
+        env=environment(tmp_path, PATH=path, **asks),
+        pass_fds=[requests_to()],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    loud, refused, ended, scratch = done.stdout.splitlines()
+    assert loud == scratch.upper()
+    assert (refused, ended) == ("1", "ended with 2")
+    assert done.stderr == ""
 
 
 LEAVES = """

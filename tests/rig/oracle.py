@@ -59,8 +59,9 @@ _NEVER_RAN = (EndCause.GONE, EndCause.NEVER_STARTED)
 """Ends that an agent gives for a task of which its runner has no record. No command of the rig's fails to start."""
 _GIVEN_UP: Final = {EndCause.NEVER_STARTED, EndCause.STOPPED}
 """What an agent and its runner say of a start that was taken back and stopped: both, that it had no process."""
-REBUILD_EVERY: Final = 4
-"""Indexes that have drifted stay so until somebody looks; making them anew at each event took two fifths of it."""
+REBUILD_EVERY: Final = 16
+"""Indexes that have drifted stay so until somebody looks; making them anew at each event took two fifths of it, and
+at every fourth still a sixth."""
 
 
 @dataclass(slots=True)

@@ -9,11 +9,11 @@ import pytest
 
 from tests.rig.pair_run import simulate_pair
 
-OWN, SHARED, FAST, MANY = 12, 6, 2, 1
+OWN, SHARED, FAST, MANY = 8, 4, 1, 1
 """Seeds with a log for each, with one log for both, with the fast profile, and with twenty nodes: as many each time;
 `test-heavy` adds the rest up to `*_HEAVY`."""
 OWN_HEAVY, SHARED_HEAVY, FAST_HEAVY, MANY_HEAVY = 36, 18, 6, 6
-CHUNKS = 6
+CHUNKS = 4
 KEPT = Path(__file__).parent.parent / "seeds" / "kept_pairs.txt"
 
 
@@ -45,26 +45,28 @@ def test_with_twenty_nodes_they_hold_too(seed: int) -> None:
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("chunk", range(CHUNKS))
+@pytest.mark.parametrize("chunk", range(2 * CHUNKS))
 def test_every_promise_holds_with_more_seeds(chunk: int) -> None:
-    for seed in range(OWN + chunk, OWN_HEAVY, CHUNKS):
+    for seed in range(OWN + chunk, OWN_HEAVY, 2 * CHUNKS):
         _simulate(seed, "pair")
-    for seed in range(SHARED + chunk, SHARED_HEAVY, CHUNKS):
+    for seed in range(SHARED + chunk, SHARED_HEAVY, 2 * CHUNKS):
         _simulate(seed, "shared")
-    for seed in range(FAST + chunk, FAST_HEAVY, CHUNKS):
+    for seed in range(FAST + chunk, FAST_HEAVY, 2 * CHUNKS):
         _simulate(seed, "fast")
-    for seed in range(MANY + chunk, MANY_HEAVY, CHUNKS):
+    for seed in range(MANY + chunk, MANY_HEAVY, 2 * CHUNKS):
         _simulate(2_000 + seed, "pair", nodes=20)
 
 
 def test_a_seed_that_once_failed_stays_mended() -> None:
     for seed, kind, sizes in _kept():
-        _simulate(seed, kind, *sizes)
+        if (kind, sizes) != ("pair", []) or seed >= OWN:  # those below run above
+            _simulate(seed, kind, *sizes)
 
 
 def test_a_seed_gives_the_same_history_every_time() -> None:
-    assert simulate_pair(7) == simulate_pair(7)
-    assert simulate_pair(7).digest != simulate_pair(8).digest
+    once, again, another = (simulate_pair(seed, steps=12) for seed in (7, 7, 8))
+    assert once == again
+    assert once.digest != another.digest
 
 
 def _simulate(seed: int, kind: str, nodes: int = 3, steps: int = 30) -> None:

@@ -11,9 +11,10 @@ import pytest
 
 from tests.rig.run import simulate
 
-SEEDS = 60
-"""As many each time; `test-heavy` adds the rest up to `SEEDS_HEAVY`, and `make soak` goes on with others."""
-SEEDS_HEAVY = 500
+SEEDS, FORGETTING = 40, 20
+"""As many each time, the latter with nodes that are forgotten by force; `test-heavy` adds the rest up to `*_HEAVY`, and
+`make soak` goes on with others."""
+SEEDS_HEAVY, FORGETTING_HEAVY = 500, 60
 CHUNKS = 20
 KEPT = Path(__file__).parent.parent / "seeds" / "kept.txt"
 
@@ -34,12 +35,14 @@ def test_every_promise_holds_under_every_kind_of_fault(chunk: int) -> None:
 def test_every_promise_holds_with_more_seeds(chunk: int) -> None:
     for seed in range(SEEDS + chunk, SEEDS_HEAVY, 4 * CHUNKS):
         _simulate(seed)
+    for seed in range(FORGETTING + chunk, FORGETTING_HEAVY, 4 * CHUNKS):
+        _simulate(1_000 + seed, forgetting=True)
 
 
-@pytest.mark.parametrize("chunk", range(5))
+@pytest.mark.parametrize("chunk", range(CHUNKS // 4))
 def test_a_node_forgotten_by_force_loses_no_job_even_when_it_lives(chunk: int) -> None:
-    for seed in range(1_000 + chunk, 1_040, 5):
-        _simulate(seed, forgetting=True)
+    for seed in range(chunk, FORGETTING, CHUNKS // 4):
+        _simulate(1_000 + seed, forgetting=True)
 
 
 def test_a_seed_that_once_failed_stays_mended() -> None:
@@ -49,8 +52,9 @@ def test_a_seed_that_once_failed_stays_mended() -> None:
 
 
 def test_a_seed_gives_the_same_history_every_time() -> None:
-    assert simulate(7) == simulate(7)
-    assert simulate(7).digest != simulate(8).digest
+    once, again, another = (simulate(seed) for seed in (7, 7, 8))
+    assert once == again
+    assert once.digest != another.digest
 
 
 def _simulate(seed: int, *, forgetting: bool = False) -> None:
