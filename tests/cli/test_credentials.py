@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 from stoker.adapters.entropy import SystemEntropy
 from stoker.cli import credentials
 from stoker.cli.main import root
-from stoker.cli.server import server_option, servers_of, token_of
+from stoker.cli.server import credentials_of, server_option, servers_of
 from stoker.wire.token import fresh_token, id_of
 
 TYPED, GIVEN, KEPT = (fresh_token(SystemEntropy()) for _ in range(3))
@@ -21,7 +21,7 @@ HOME: Final = "http://head:8080"
 @server_option
 @click.pass_context
 def probe(ctx: click.Context) -> None:
-    click.echo(f"{servers_of(ctx)} {token_of(ctx) or '-'}")
+    click.echo(f"{servers_of(ctx)} {credentials_of(ctx).token or '-'}")
 
 
 @pytest.fixture(autouse=True)
@@ -164,3 +164,19 @@ def test_a_token_typed_in_the_place_of_something_else_is_named_by_its_id_alone(w
     assert done.exit_code == 2
     assert f"stoker_{id_of(TYPED)}_..." in done.output
     assert TYPED[-20:] not in done.output
+
+
+def test_a_token_may_carry_a_fingerprint_wherever_it_stands(config: Path, tmp_path: Path) -> None:
+    text = f"{KEPT}.{'f' * 43}"
+    assert run("--token", text).stdout.endswith(f" {text}\n")
+    assert run(STOKER_TOKEN=text).stdout.endswith(f" {text}\n")
+    assert run("--token-file", str(write(tmp_path / "kept" / "one", text))).stdout.endswith(f" {text}\n")
+    write(config, f"token: {text}\n")
+    assert run().stdout.endswith(f" {text}\n")
+
+
+def test_the_authority_of_the_file_is_for_the_servers_of_the_file(config: Path) -> None:
+    write(config, f"server: {HOME}\ntoken: {KEPT}\nca: /pems/ca.pem\n")
+    with click.Context(probe) as ctx:
+        assert credentials.credentials_for(ctx, HOME).ca_file == "/pems/ca.pem"
+        assert credentials.credentials_for(ctx, "https://elsewhere:8080").ca_file == ""

@@ -1,4 +1,4 @@
-"""Callers are known by their Unix account where no token is wanted: P1 and P2 of `api.peer_credentials`."""
+"""Callers are known by their Unix account where no token is wanted: P1 to P3 of `wire.socket_owner`."""
 
 import http.client
 import json
@@ -12,10 +12,11 @@ from typing import Final
 
 import pytest
 
-from stoker.api import peer_credentials
-from stoker.api.peer_credentials import GONE, foreign_peer, peer_uid
+from stoker.api.peer_credentials import foreign_peer, peer_uid
+from stoker.wire import socket_owner
 from stoker.wire.client import Client
 from stoker.wire.local_socket import SOCKET_NAME, connected
+from stoker.wire.socket_owner import GONE
 from tests.real.up_process import UpProcess, until
 
 NOBODY: Final = 65_534
@@ -26,11 +27,11 @@ WAYS: Final = pytest.mark.parametrize("way", ["netlink", "table"])
 
 
 def from_way(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def not_to_be_had(one: object, other: object) -> int:
+    def not_to_be_had(one: object, other: object, diag: object) -> int:
         raise OSError("no netlink here")
 
     if way == "table":
-        monkeypatch.setattr(peer_credentials, "_from_netlink", not_to_be_had)
+        monkeypatch.setattr(socket_owner, "_from_netlink", not_to_be_had)
 
 
 def pair(family: int) -> tuple[socket.socket, socket.socket]:
@@ -87,7 +88,7 @@ def test_who_hung_up_before_he_was_looked_for_is_nobody(family: int, way: str, m
 
 def test_where_the_kernel_does_not_tell_nobody_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     from_way("table", monkeypatch)
-    monkeypatch.setattr(peer_credentials, "_TABLES", dict.fromkeys(peer_credentials._TABLES, tmp_path / "none"))
+    monkeypatch.setattr(socket_owner, "_TABLES", dict.fromkeys(socket_owner._TABLES, str(tmp_path / "none")))
     client, ours = pair(socket.AF_INET)
     with client, ours:
         assert peer_uid(ours) is None

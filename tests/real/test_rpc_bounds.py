@@ -14,7 +14,6 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from stoker.adapters.entropy import SystemEntropy
-from stoker.api.peer_credentials import GONE
 from stoker.api.rpc import callers as live_callers
 from stoker.brain.domain.access import Role
 from stoker.brain.domain.errors import Refusal
@@ -30,6 +29,7 @@ from stoker.wire.gen import agent_pb2 as pb
 from stoker.wire.gen import job_pb2
 from stoker.wire.gen.agent_pb2_grpc import SchedulerServiceStub
 from stoker.wire.gen.job_pb2_grpc import JobServiceStub
+from stoker.wire.socket_owner import GONE
 from stoker.wire.token import fresh_token, id_of
 from tests.real.rpc_stage import code_of, rpc_stage, shows
 

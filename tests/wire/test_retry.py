@@ -13,6 +13,7 @@ from stoker.wire.client.http_message import AnswerLost, Reply, Request, Unreacha
 from stoker.wire.client.retry import PAUSE_FIRST_S, PAUSE_MAX_S, RequestRetry, Wait
 from stoker.wire.client.servers import Servers, parsed_servers
 from stoker.wire.client.transport import Transport
+from stoker.wire.client.trust import Credentials
 from stoker.wire.rest.problem import MEDIA_TYPE, problem_of
 from stoker.wire.rest.submit import JobBody
 from stoker.wire.token import fresh_token
@@ -214,7 +215,7 @@ def test_who_asks_too_often_is_asked_again_when_he_is_told_to_and_not_before() -
 )
 def test_what_is_no_token_is_never_sent_and_never_repeated(text: str) -> None:
     for kind in (Transport, AsyncTransport):
-        refusal = raised(lambda kind=kind: kind(token=text))
+        refusal = raised(lambda kind=kind: kind(credentials=Credentials(text)))
         assert refusal.code == "bad_token"
         assert "hunter2" not in f"{refusal}"
         assert TOKEN[:-1] not in f"{refusal}"
@@ -224,3 +225,10 @@ def test_a_token_read_with_its_line_end_is_sent_without() -> None:
     assert checked_token(f"{TOKEN}\n") == TOKEN
     assert headers_of(READ, TOKEN)["Authorization"] == f"Bearer {TOKEN}"
     assert "Authorization" not in headers_of(READ)
+
+
+def test_a_fingerprint_stays_here() -> None:
+    text = f"{TOKEN}.{'f' * 43}"
+    for kind in (Transport, AsyncTransport):
+        assert kind(credentials=Credentials(text))._proof.token == TOKEN
+    assert headers_of(READ, text)["Authorization"] == f"Bearer {TOKEN}"

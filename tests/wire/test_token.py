@@ -7,7 +7,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.adapters.entropy import SystemEntropy
-from stoker.wire.token import bearer, digest_of, fresh_token, id_of, is_token, token_in
+from stoker.wire.token import (
+    bearer,
+    digest_of,
+    fingerprint_in,
+    fresh_token,
+    id_of,
+    is_token,
+    token_in,
+    with_fingerprint,
+    without_fingerprint,
+    without_secrets,
+)
+
+FINGERPRINT = "AZ_-" * 10 + "09z"
 
 
 class _Same:
@@ -58,3 +71,33 @@ def test_a_header_that_sends_no_token_sends_none(value: str) -> None:
 
 def test_another_scheme_sends_no_token() -> None:
     assert token_in(f"Basic {fresh_token(SystemEntropy())}") == ""
+
+
+def test_a_token_with_the_fingerprint_of_an_authority_is_the_same_token_wherever_one_is_taken() -> None:
+    bare = fresh_token(SystemEntropy())
+    text = with_fingerprint(bare, FINGERPRINT)
+    assert is_token(text)
+    assert (fingerprint_in(text), without_fingerprint(text), id_of(text)) == (FINGERPRINT, bare, id_of(bare))
+    assert (fingerprint_in(bare), without_fingerprint(bare), with_fingerprint(bare, "")) == ("", bare, bare)
+    assert digest_of(text) == digest_of(bare)
+
+
+def test_a_fingerprint_is_not_sent_and_where_somebody_sends_it_nothing_comes_of_it() -> None:
+    bare = fresh_token(SystemEntropy())
+    assert bearer(with_fingerprint(bare, FINGERPRINT)) == f"Bearer {bare}"
+    assert token_in(f"Bearer {with_fingerprint(bare, FINGERPRINT)}") == bare
+
+
+@pytest.mark.parametrize(
+    "rest", [".", f".{FINGERPRINT[:-1]}", f".{FINGERPRINT}x", f".{FINGERPRINT}.{FINGERPRINT}", "x"]
+)
+def test_what_follows_a_token_and_is_no_fingerprint_makes_it_none(rest: str) -> None:
+    assert not is_token(fresh_token(SystemEntropy()) + rest)
+
+
+def test_a_text_for_others_has_neither_secret_nor_fingerprint() -> None:
+    bare = fresh_token(SystemEntropy())
+    shown = f"stoker_{id_of(bare)}_..."
+    assert without_secrets(f"take {with_fingerprint(bare, FINGERPRINT)}, or {bare}. Or not") == (
+        f"take {shown}, or {shown}. Or not"
+    )

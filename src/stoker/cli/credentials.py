@@ -1,13 +1,13 @@
-"""Token that a command sends, and the server that a person's own file names.
+"""Token that a command sends, the authority that it trusts, and the server that a person's own file names.
 
-The person's own file, `$XDG_CONFIG_HOME/stoker/config.yaml` or `~/.config/stoker/config.yaml`, has the keys `server`
-and `token`.
+The person's own file, `$XDG_CONFIG_HOME/stoker/config.yaml` or `~/.config/stoker/config.yaml`, has the keys `server`,
+`token`, `ca` and `insecure`; `stoker login` writes it.
 
 Rules: W1  what stands on the command line is nearer than STOKER_TOKEN, which is nearer than the file
        W2  a token that stood on the command line is overwritten there at once, so that `ps` shows it to nobody for
            longer than a moment
        W3  a file with a token in it that others may read is refused
-       W4  the file's token goes to the file's server, and to others only if the file names none
+       W4  the file's token goes to the file's server, and to others only if the file names none; so it is with its `ca`
        W5  no message repeats a token, or what was given for one
 """
 
@@ -21,11 +21,13 @@ import click
 if TYPE_CHECKING:
     from stoker.brain.domain.errors import StokerError
     from stoker.cli.wiring.settings import UserSettings
+    from stoker.wire.client.trust import Credentials
 
 _TOKEN: Final = "stoker.token"
 _FILE: Final = "stoker.token_file"
 _KEPT: Final = "stoker.user_settings"
 VARIABLE: Final = "STOKER_TOKEN"
+INSECURE_VARIABLE: Final = "STOKER_INSECURE"
 _BYTES_MAX: Final = 1_024
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 _ARGV_AT: Final = (47, 48)
@@ -88,6 +90,24 @@ def token_for(ctx: click.Context, servers: str) -> str:
     if kept is None or not kept.token or not _same_servers(kept.server, servers):
         return ""
     return _checked(config_path(), kept.token)
+
+
+def credentials_for(ctx: click.Context, servers: str) -> "Credentials":
+    """Return what these servers are shown, and by what they prove who they are.
+
+    Raises: StokerError `bad_token`, `bad_token_file` or `bad_settings`.
+    """
+    from stoker.wire.client.trust import Credentials
+
+    kept = _kept(ctx)
+    ca_file = kept.ca if kept is not None and _same_servers(kept.server, servers) else ""
+    return Credentials(token_for(ctx, servers), ca_file, is_insecure(ctx))
+
+
+def is_insecure(ctx: click.Context) -> bool:
+    """Return whether a token may go to any server over plain http. Raises: as `server_in_file`."""
+    kept = _kept(ctx)
+    return os.environ.get(INSECURE_VARIABLE, "") == "1" or (kept is not None and kept.insecure)
 
 
 def config_path() -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from stoker.cli.credentials import remember_file, remember_token, server_in_file, token_for
+from stoker.cli.credentials import credentials_for, remember_file, remember_token, server_in_file
 from stoker.cli.display.output import output_options
 from stoker.cli.options import with_options
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from stoker.wire.client import Client
     from stoker.wire.client.staleness import Notice
     from stoker.wire.client.transport import Transport
+    from stoker.wire.client.trust import Credentials
 
 _KEY: Final = "stoker.server"
 _SPOKEN: Final = "stoker.server.spoken"
@@ -95,7 +96,8 @@ def transport() -> "Transport":
     from stoker.wire.client.transport import Transport
 
     ctx = click.get_current_context()
-    return Transport(servers_of(ctx), token=token_of(ctx), patience_s=PATIENCE_S, notify=NoticePrinter())
+    shown = credentials_of(ctx)
+    return Transport(servers_of(ctx), credentials=shown, patience_s=PATIENCE_S, notify=NoticePrinter())
 
 
 def servers_of(ctx: click.Context) -> str:
@@ -106,12 +108,12 @@ def servers_of(ctx: click.Context) -> str:
     return chosen if chosen is not None else server_in_file(ctx) or DEFAULT_SERVER
 
 
-def token_of(ctx: click.Context) -> str:
-    """Return the token for the chosen servers; empty = none.
+def credentials_of(ctx: click.Context) -> "Credentials":
+    """Return what the chosen servers are shown, and by what they prove who they are.
 
     Raises: StokerError `bad_token`, `bad_token_file` or `bad_settings`.
     """
-    return token_for(ctx, servers_of(ctx))
+    return credentials_for(ctx, servers_of(ctx))
 
 
 def client_of(ctx: click.Context, notify: "Callable[[Notice], object] | None" = None) -> "Client":
@@ -120,7 +122,9 @@ def client_of(ctx: click.Context, notify: "Callable[[Notice], object] | None" = 
     from stoker.cli.display.messages import NoticePrinter
     from stoker.wire.client import Client
 
-    return Client(servers_of(ctx), token=token_of(ctx), patience_s=PATIENCE_S, notify=notify or NoticePrinter())
+    token, ca_file, insecure = credentials_of(ctx)
+    told = notify or NoticePrinter()
+    return Client(servers_of(ctx), token=token, ca_file=ca_file, insecure=insecure, patience_s=PATIENCE_S, notify=told)
 
 
 def _import_msgspec_alone() -> None:

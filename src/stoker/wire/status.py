@@ -150,6 +150,10 @@ STATUSES: Final[dict[str, Status]] = {
     "bad_user": _malformed("Not the name of a Unix account"),
     "too_many_tokens": _full("Too many tokens"),
     "bad_token_file": _local("A file with a token can't be used", EXIT_REFUSED),
+    "bad_ca_file": _local("A file of certificates can't be used", EXIT_REFUSED),
+    "server_not_proved": _local("The server hasn't proved who it is", EXIT_REFUSED),
+    "tls_wanted": _malformed("The port speaks TLS, and was asked without"),
+    "tls_not_spoken": _local("The port speaks no TLS", EXIT_REFUSED),
     # not as things are
     "job_ended": _conflict("The job has ended"),
     "job_live": _conflict("The job has started"),

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 import grpc
 from grpc import aio
 
-from stoker.api.peer_credentials import foreign_peer, tcp_owner
+from stoker.api.peer_credentials import foreign_peer
 from stoker.api.rpc.status import abort
 from stoker.brain.domain.access import Caller, Role
 from stoker.brain.domain.audit import NOBODY
@@ -25,6 +25,7 @@ from stoker.control.access import not_allowed
 from stoker.control.audit_actions import AuditAction
 from stoker.control.control_plane import ControlPlane
 from stoker.control.settings import GrpcSettings, is_loopback
+from stoker.wire.socket_owner import tcp_owner
 from stoker.wire.token import HEADER
 
 Context = aio.ServicerContext[Any, Any]

@@ -13,7 +13,7 @@ import click
 from stoker.cli.display.messages import refused
 from stoker.cli.display.output import for_people, show_pairs, show_value
 from stoker.cli.options import OnceGroup
-from stoker.cli.server import answer_options, servers_of, token_of, transport
+from stoker.cli.server import answer_options, credentials_of, servers_of, transport
 from stoker.cli.setting_options import config_option, data_dir_option, set_option
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def _ask(where: Path | str | None, method: str, path: str, *, repeatable: bool =
     elif isinstance(where, Path):
         server = SocketTransport(where.absolute() / SOCKET_NAME)
     else:
-        server = Transport(where, token=token_of(click.get_current_context()))
+        server = Transport(where, credentials=credentials_of(click.get_current_context()))
     with closing(server):
         return decode(server.send(Request(method, API_PREFIX + path, repeatable=repeatable)), ControlView)
 

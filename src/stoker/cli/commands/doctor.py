@@ -12,7 +12,7 @@ from stoker.cli.display.safe_text import visible
 from stoker.cli.display.table import Column
 from stoker.cli.display.terminal import paints
 from stoker.cli.options import OnceCommand
-from stoker.cli.server import answer_options, server_was_spoken, servers_of, token_of
+from stoker.cli.server import answer_options, credentials_of, server_was_spoken, servers_of
 from stoker.cli.setting_options import set_option
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def _findings(path: Path | None, daemon: str, flags: dict[str, object], *, local
         yield from of_file(run_check, path, daemon, os.environ, flags)
     if not local or server_was_spoken():
         ctx = click.get_current_context()
-        yield from of_server(run_check, Server(servers_of(ctx), token_of(ctx)))
+        yield from of_server(run_check, Server(servers_of(ctx), credentials_of(ctx)))
 
 
 def _shown(form: str, findings: "Iterable[Finding]") -> "Iterator[Finding]":

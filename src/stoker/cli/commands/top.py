@@ -7,7 +7,7 @@ import click
 
 from stoker.cli.display.terminal import is_dumb
 from stoker.cli.options import OnceCommand
-from stoker.cli.server import server_option, servers_of, token_of
+from stoker.cli.server import credentials_of, server_option, servers_of
 
 _LIBRARY: Final = "textual"
 
@@ -41,4 +41,4 @@ def top(ctx: click.Context) -> None:
         message = f"`stoker top` draws with the library {_LIBRARY}, which is not installed"
         hint = "install it: pip install 'stoker[top]'. `stoker list --watch` shows the queue without it"
         raise StokerError(refuse("extra_missing", message, hint)) from fault
-    ctx.exit(run_top(servers_of(ctx), token_of(ctx)))
+    ctx.exit(run_top(servers_of(ctx), credentials_of(ctx)))

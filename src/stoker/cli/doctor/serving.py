@@ -30,6 +30,7 @@ from stoker.wire.client.http_message import Reply
 from stoker.wire.client.servers import each_alone
 from stoker.wire.client.staleness import stale_answer
 from stoker.wire.client.transport import Transport
+from stoker.wire.client.trust import NO_CREDENTIALS, Credentials
 from stoker.wire.endpoints import API_PREFIX
 from stoker.wire.rest.cluster import ControlView
 
@@ -145,20 +146,20 @@ def shown_s(seconds: float) -> str:
 class Server:
     """One control plane, asked anew by each check: a check runs in a process of its own."""
 
-    def __init__(self, servers: str, token: str = "") -> None:
+    def __init__(self, servers: str, credentials: Credentials = NO_CREDENTIALS) -> None:
         """Raises: StokerError `bad_server`."""
         Transport(servers)
         self.servers = servers
-        self._token = token
+        self._credentials = credentials
 
     def get(self, path: str) -> Reply:
         """Raises: StokerError."""
-        with closing(Transport(self.servers, token=self._token, answer_s=ANSWER_S)) as transport:
+        with closing(Transport(self.servers, credentials=self._credentials, answer_s=ANSWER_S)) as transport:
             return transport.ask("GET", path)
 
     def alone(self, address: str) -> "Server":
         """Only that one of them."""
-        return Server(address, self._token)
+        return Server(address, self._credentials)
 
     def meters(self) -> Meters:
         return Meters(self.get("/metrics").body.decode(errors="replace"))

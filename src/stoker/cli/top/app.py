@@ -40,6 +40,7 @@ from stoker.cli.top.picture import (
 )
 from stoker.cli.top.widgets import Line, Page, Question, RowList, TextPane
 from stoker.wire.client import AsyncClient, JobListQuery, LogQuery
+from stoker.wire.client.trust import Credentials
 from stoker.wire.rest.cluster import ClusterView
 from stoker.wire.rest.job import JobView, WhyView
 from stoker.wire.rest.node import NodeView
@@ -369,9 +370,12 @@ async def _log_of(client: AsyncClient, job_id: str) -> str:
         return f"({visible(fault.refusal.message)})\n"
 
 
-def run_top(servers: str, token: str) -> int:
+def run_top(servers: str, credentials: Credentials) -> int:
     """Run until a person leaves; the exit status. Raises: StokerError `bad_server`."""
     kept = NoticeBuffer()
-    looks = AsyncClient(servers, token=token, patience_s=LOOK_PATIENCE_S, notify=kept)
-    orders = AsyncClient(servers, token=token)
+    token, ca_file, insecure = credentials
+    looks = AsyncClient(
+        servers, token=token, ca_file=ca_file, insecure=insecure, patience_s=LOOK_PATIENCE_S, notify=kept
+    )
+    orders = AsyncClient(servers, token=token, ca_file=ca_file, insecure=insecure)
     return TopApp(looks, orders=orders, told=kept.take).run(mouse=False) or 0

@@ -7,6 +7,7 @@ only when there is something to say; more wait for their turn. So those who foll
 """
 
 import asyncio
+import socket
 import ssl
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import suppress
@@ -19,9 +20,12 @@ from stoker.wire.client.backoff import sleep_async
 from stoker.wire.client.retry import RequestSender, SendTo, Wait
 from stoker.wire.client.servers import DEFAULT_SERVER
 from stoker.wire.client.staleness import Notice, ignore_notice
+from stoker.wire.client.trust import NO_CREDENTIALS, Credentials, ServerProof
 
 CONNECTIONS_MAX: Final = 32
 WAITING_MAX: Final = 256
+GOODBYE_S: Final = 1.0
+"""How long the end of a connection with TLS may take: a server that hangs never says goodbye."""
 
 Wanted = TypeVar("Wanted")
 Given = TypeVar("Given")
@@ -59,8 +63,24 @@ class AsyncConnection:
         """Whether the other side has not hung up, as far as is known."""
         return not (self._reader.at_eof() or self._writer.is_closing())
 
+    @property
+    def raw(self) -> socket.socket:
+        """For questions about it."""
+        found: socket.socket = self._writer.get_extra_info("socket")
+        return found
+
+    @property
+    def tls(self) -> ssl.SSLObject:
+        """Of a connection with TLS."""
+        found: ssl.SSLObject = self._writer.get_extra_info("ssl_object")
+        return found
+
     def close(self) -> None:
         self._writer.close()
+
+    def abort(self) -> None:
+        """Hang up at once."""
+        self._writer.transport.abort()
 
     async def closed(self) -> None:
         """Hang up, and wait until that is done."""
@@ -105,14 +125,16 @@ class AsyncTransport(RequestSender):
         self,
         servers: str = DEFAULT_SERVER,
         *,
-        token: str = "",
+        credentials: Credentials = NO_CREDENTIALS,
         answer_s: float = http.ANSWER_S,
         patience_s: float = 0.0,
         pause: Callable[[float], Awaitable[object]] = sleep_async,
         notify: Callable[[Notice], object] = ignore_notice,
     ) -> None:
         """`servers` has commas between several. Raises: StokerError `bad_server` or `bad_token`."""
-        super().__init__(servers, token=token, answer_s=answer_s, patience_s=patience_s, pause=pause, notify=notify)
+        super().__init__(
+            *(servers,), credentials=credentials, answer_s=answer_s, patience_s=patience_s, pause=pause, notify=notify
+        )
         self._idle: list[AsyncConnection] = []
         self._turns = asyncio.Semaphore(CONNECTIONS_MAX)
         self._waiting = asyncio.Semaphore(WAITING_MAX)
@@ -163,13 +185,13 @@ class AsyncTransport(RequestSender):
         """The answer, and whether the connection may be kept. Raises: AnswerLost, also as soon as another server says
         that it is active."""
         if not self._servers.several:
-            return await connection.exchange(turn.request, self._token)
-        exchange = asyncio.ensure_future(connection.exchange(turn.request, self._token))
+            return await connection.exchange(turn.request, self._proof.token)
+        exchange = asyncio.ensure_future(connection.exchange(turn.request, self._proof.token))
 
         async def look(wanted: float | SplitResult) -> bool:
             if isinstance(wanted, float):
                 return bool((await asyncio.wait({exchange}, timeout=wanted))[0]) or connection.begun
-            return await _says_active(wanted) and not (exchange.done() or connection.begun)
+            return await self._says_active(wanted) and not (exchange.done() or connection.begun)
 
         try:
             await drive(self._watching(turn.server, turn.answer_s), look)
@@ -184,11 +206,7 @@ class AsyncTransport(RequestSender):
         kept = self._kept(server)
         if kept is not None:
             return kept
-        try:
-            async with asyncio.timeout(connect_s):
-                return await _dialled(server)
-        except OSError as fault:  # a TimeoutError is one
-            raise http.Unreachable(fault) from fault
+        return await self._dialled(server, connect_s)
 
     def _kept(self, server: SplitResult) -> AsyncConnection | None:
         for each in self._idle:
@@ -205,22 +223,50 @@ class AsyncTransport(RequestSender):
         if len(self._idle) > CONNECTIONS_MAX:
             self._idle.pop(0).close()
 
+    async def _says_active(self, server: SplitResult) -> bool:
+        try:
+            async with asyncio.timeout(http.PROBE_S):
+                connection = await self._dialled(server, http.PROBE_S)
+                try:
+                    reply, _ = await connection.exchange(http.PROBE, "")
+                finally:
+                    connection.close()
+        except (OSError, http.Unreachable, http.AnswerLost, StokerError):
+            return False
+        return http.is_active(reply.status, reply.headers)
 
-async def _says_active(server: SplitResult) -> bool:
+    async def _dialled(self, server: SplitResult, connect_s: float) -> AsyncConnection:
+        """Raises: Unreachable, NotProved; StokerError `bad_ca_file`."""
+        proof = self._proof
+        try:
+            async with asyncio.timeout(connect_s):
+                if server.scheme == "http":
+                    return _proved(await _connected(server, None), proof)
+                if proof.wants_root:
+                    looking = await _connected(server, proof.looking_context())
+                    try:
+                        proof.learn_root(server, looking.tls)
+                    finally:
+                        looking.abort()
+                return await _connected(server, proof.context())
+        except OSError as fault:  # a TimeoutError is one
+            raise proof.fault_of(server, fault) from fault
+
+
+def _proved(connection: AsyncConnection, proof: ServerProof) -> AsyncConnection:
+    """Raises: OSError, NotProved."""
     try:
-        async with asyncio.timeout(http.PROBE_S):
-            connection = await _dialled(server)
-            try:
-                reply, _ = await connection.exchange(http.PROBE, "")
-            finally:
-                connection.close()
-    except (OSError, http.AnswerLost, StokerError):
-        return False
-    return http.is_active(reply.status, reply.headers)
+        proof.check_plain(connection.server, connection.raw)
+    except BaseException:
+        connection.abort()
+        raise
+    return connection
 
 
-async def _dialled(server: SplitResult) -> AsyncConnection:
+async def _connected(server: SplitResult, secure: ssl.SSLContext | None) -> AsyncConnection:
     """Raises: OSError."""
-    secure = ssl.create_default_context() if server.scheme == "https" else None
-    reader, writer = await asyncio.open_connection(server.hostname, server.port, ssl=secure, limit=http.LINE_BYTES_MAX)
+    goodbye_s = None if secure is None else GOODBYE_S
+    reader, writer = await asyncio.open_connection(
+        *(server.hostname, server.port), limit=http.LINE_BYTES_MAX, ssl=secure, ssl_shutdown_timeout=goodbye_s
+    )
     return AsyncConnection(server, reader, writer)

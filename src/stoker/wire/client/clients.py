@@ -8,8 +8,9 @@
         job = await client.submit(JobBody(command=["python", "train.py"], gpu_count=4))
 
 Both have the same methods, declared in `methods`. Every method raises StokerError: with the server's code, message and
-hint, or `no_server` where none answers, `not_active` where only standbys do, or `no_answer` where the answer got lost
-and the request may have been carried out. What is safe to repeat is repeated: see `retry`.
+hint, or `no_server` where none answers, `server_not_proved` where what answers may be somebody else's, `not_active`
+where only standbys do, or `no_answer` where the answer got lost and the request may have been carried out. What is safe
+to repeat is repeated: see `retry`.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from stoker.wire.client.retry import PATIENCE_S
 from stoker.wire.client.servers import DEFAULT_SERVER
 from stoker.wire.client.staleness import Notice, ignore_notice
 from stoker.wire.client.transport import SocketTransport, Transport
+from stoker.wire.client.trust import Credentials
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -42,11 +44,13 @@ class Client(ClientMethods):
 
     _transport: Transport
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # options of the public client: each has a default and is given by its name
         self,
         servers: str = DEFAULT_SERVER,
         *,
         token: str = "",
+        ca_file: str = "",
+        insecure: bool = False,
         patience_s: float = PATIENCE_S,
         pause: Callable[[float], object] = sleep_blocking,
         notify: Callable[[Notice], object] = ignore_notice,
@@ -54,13 +58,19 @@ class Client(ClientMethods):
         """`servers` has commas between several: an active one and its standbys, in any order. The `token` is sent with
         each request, and to no other server; empty = none is.
 
+        It is sent once a server has proved who it is. `ca_file` has the authorities, as PEM, that https servers are
+        verified against; empty = the one whose fingerprint the token carries, or else this system's. Over plain http
+        a token goes to a server of this account, of root or of the account `stoker` on this machine alone, unless
+        `insecure`.
+
         For up to `patience_s` seconds a request is repeated that may be, while no server answers, none is active or
         each says that it can't now; 0 = say so at once. `pause` blocks for seconds. `notify` is told when an answer
         comes from a standby, and may be old, and when a request is being repeated.
 
         Raises: StokerError `bad_server` or `bad_token`.
         """
-        self._transport = Transport(servers, token=token, patience_s=patience_s, pause=pause, notify=notify)
+        shown = Credentials(token, ca_file, insecure)
+        self._transport = Transport(servers, credentials=shown, patience_s=patience_s, pause=pause, notify=notify)
 
     def __enter__(self) -> Self:
         return self
@@ -111,13 +121,16 @@ class AsyncClient(ClientMethods):
         servers: str = DEFAULT_SERVER,
         *,
         token: str = "",
+        ca_file: str = "",
+        insecure: bool = False,
         patience_s: float = PATIENCE_S,
         notify: Callable[[Notice], object] = ignore_notice,
     ) -> None:
         """As `Client`. Raises: StokerError `bad_server` or `bad_token`."""
         from stoker.wire.client.async_transport import AsyncTransport  # commands that block need no event loop
 
-        self._transport = AsyncTransport(servers, token=token, patience_s=patience_s, notify=notify)
+        shown = Credentials(token, ca_file, insecure)
+        self._transport = AsyncTransport(servers, credentials=shown, patience_s=patience_s, notify=notify)
 
     async def __aenter__(self) -> Self:
         return self

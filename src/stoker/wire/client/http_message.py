@@ -16,7 +16,7 @@ from urllib.parse import SplitResult
 
 import msgspec
 
-from stoker.brain.domain.errors import Refusal, StokerError, refusal_error
+from stoker.brain.domain.errors import Refusal, StokerError, refusal_error, refuse
 from stoker.wire.client.staleness import ACTIVE, FRESH_ONLY, ROLE_HEADER, STALE_HEADER
 from stoker.wire.endpoints import HEALTH, JSON, USER_AGENT
 from stoker.wire.rest.problem import MEDIA_TYPE, Problem
@@ -37,6 +37,8 @@ HEADERS_MAX: Final = 100
 _EMPTY: Final = (204, 304)
 """Statuses of answers without a body."""
 _NO_HTTP: Final = "what answers there doesn't speak HTTP"
+_TLS_ALERT: Final = b"\x15\x03"
+"""How a server of TLS begins that was asked without."""
 PROBE_S: Final = 1.0
 """How long one of them may take to say so."""
 MIDST_S: Final = 10.0
@@ -81,6 +83,10 @@ class Unreachable(Exception):
         super().__init__(system or str(fault) or "timed out")
         self.in_vain = isinstance(fault, TimeoutError)
         """Nobody said no: it may only be slow."""
+
+
+class NotProved(StokerError):
+    """A server that isn't talked to: it hasn't proved who it is, or doesn't speak as it was asked to."""
 
 
 class AnswerLost(Exception):
@@ -146,11 +152,11 @@ class Head(NamedTuple):
 
 
 def read_head() -> Generator[int, bytes, Head]:
-    """Read the head of an answer. Raises: AnswerLost; NoHttp where it is none."""
+    """Read the head of an answer. Raises: AnswerLost; NoHttp where it is none; NotProved where it is of TLS."""
     status, protocol = 100, ""
     headers: dict[str, str] = {}
     while status < 200:
-        protocol, _, rest = (yield from _line()).partition(" ")
+        protocol, _, rest = (yield from _first_line()).partition(" ")
         if not protocol.startswith("HTTP/1."):
             raise NoHttp(_NO_HTTP)
         status, headers = _number(rest[:3]), {}
@@ -208,8 +214,19 @@ def read_body(head: Head) -> Generator[int, bytes, bytes]:
     return b"".join(pieces)
 
 
-def _line() -> Generator[int, bytes, str]:
+def _first_line() -> Generator[int, bytes, str]:
     data = yield LINE
+    if data.startswith(_TLS_ALERT):
+        hint = "write https:// before its name; `stoker login https://HOST:PORT --token T` learns whom to trust"
+        raise NotProved(refuse("tls_wanted", "what answers there speaks TLS, and http:// was asked for", hint))
+    return _text_of(data)
+
+
+def _line() -> Generator[int, bytes, str]:
+    return _text_of((yield LINE))
+
+
+def _text_of(data: bytes) -> str:
     if not data.endswith(b"\n"):
         raise AnswerLost("a line of the answer is cut off" if data else "Remote end closed connection without response")
     return data.decode("latin-1").rstrip("\r\n")

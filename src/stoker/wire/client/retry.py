@@ -18,6 +18,8 @@ Rules: C1  servers are asked in turn, first the one that answered last as the ac
            standby's is taken, and for LEADERLESS_S that one is asked first and its answer taken at once
        C9  what a proxy says for a server that is away is no answer of that server: a repeatable request is repeated
        C10 where there are several servers, none is waited for as long as a single one: the next is asked meanwhile
+       C12 a server that hasn't proved who it is (`trust`) isn't asked again: that doesn't heal. The others are asked
+           without it; if none answers, its refusal is what is said
        C11 where there are several servers, what may not come twice is only sent after one has shown in the last VOUCH_S
            that it is active and answers: one that hangs would be asked first again and again
 
@@ -46,6 +48,7 @@ from stoker.wire.client.staleness import (
     is_standby,
     stale_answer,
 )
+from stoker.wire.client.trust import NO_CREDENTIALS, Credentials, ServerProof
 from stoker.wire.endpoints import HEALTH
 
 PATIENCE_S: Final = 15.0
@@ -144,6 +147,8 @@ class RequestRetry:
         """What each answered last, or what was in the way."""
         self._slow: dict[SplitResult, float] = {}
         """Who let itself be waited for, and after how much of our time."""
+        self._not_proved: dict[SplitResult, http.NotProved] = {}
+        """C12"""
 
     # --- what to do next ----------------------------------------------------------------------------------------
 
@@ -151,6 +156,8 @@ class RequestRetry:
         """Raises: StokerError when patience is over (C4)."""
         if self._queue is None:
             self._queue = self._awake()
+        if len(self._not_proved) == len(self._servers.in_turn):
+            raise next(iter(self._not_proved.values()))
         if self._queue:
             return self._turn(self._queue.pop(0))
         pause_s = max(self._spread(self._pause_s), self._least_s)
@@ -158,7 +165,7 @@ class RequestRetry:
         if self._wants_fresh and self._heard:
             wait_s = self._stale_in_s()
             if wait_s <= 0 or last:
-                return self._next_round(self._awake() or list(self._servers.in_turn), stale=True)
+                return self._next_round(self._awake() or self._everybody(), stale=True)
             pause_s = min(pause_s, wait_s)
         elif last and self._slow and not self._heard and not self._unhurried:
             self._unhurried = True
@@ -181,10 +188,13 @@ class RequestRetry:
         return SendTo(server, request, http.CONNECT_S if self._unhurried else QUICK_CONNECT_S, self._answer_s)
 
     def _awake(self) -> list[SplitResult]:
-        everybody = list(self._servers.in_turn)
+        everybody = self._everybody()
         if not self._heard:
             return everybody
         return [each for each in everybody if each not in self._slow or self._spent_s > self._slow[each] + REST_S]
+
+    def _everybody(self) -> list[SplitResult]:
+        return [each for each in self._servers.in_turn if each not in self._not_proved]
 
     def _stale_in_s(self) -> float:
         """Return the seconds until a standby's answer is taken for a read (C8)."""
@@ -207,6 +217,11 @@ class RequestRetry:
         self._failed(server, str(fault))
         if fault.in_vain:
             self._slow[server] = self._spent_s
+
+    def not_proved(self, server: SplitResult, fault: http.NotProved) -> None:
+        """Ask this server no more (C12)."""
+        self._failed(server, fault.refusal)
+        self._not_proved[server] = fault
 
     def lost(self, server: SplitResult, fault: http.AnswerLost) -> None:
         """Raises: StokerError `no_answer` where it may not be sent again."""
@@ -326,7 +341,7 @@ class RequestSender:
         self,
         servers: str = DEFAULT_SERVER,
         *,
-        token: str = "",
+        credentials: Credentials = NO_CREDENTIALS,
         answer_s: float = http.ANSWER_S,
         patience_s: float = 0.0,
         pause: Callable[[float], Any] = sleep_blocking,
@@ -338,7 +353,7 @@ class RequestSender:
         """
         self._servers = Servers(parsed_servers(servers))
         self._pause = pause
-        self._token = http.checked_token(token)
+        self._proof = ServerProof(credentials)
         self._answer_s = answer_s
         self.patience_s = patience_s
         """Seconds for which a request is repeated that may be."""
@@ -384,6 +399,8 @@ def _turns(tries: RequestRetry) -> Generator[SendTo | Wait, http.Reply | None, h
             reply = yield turn
         except http.Unreachable as fault:
             tries.unreachable(turn.server, fault)
+        except http.NotProved as fault:
+            tries.not_proved(turn.server, fault)
         except http.AnswerLost as fault:
             tries.lost(turn.server, fault)
         else:

@@ -9,16 +9,19 @@ from __future__ import annotations
 import select
 import socket
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import SplitResult
 
 from stoker.brain.domain.errors import StokerError, refusal_error
 from stoker.wire.client import http_message as http
+from stoker.wire.client.backoff import mono_s
 from stoker.wire.client.retry import RequestSender, SendTo, Wait
 from stoker.wire.client.servers import Servers, local_server
+from stoker.wire.client.trust import ServerProof
 
 if TYPE_CHECKING:
+    import ssl
     from pathlib import Path
 
 LONG_ANSWER_S = 600.0
@@ -48,10 +51,13 @@ def drive(steps: Generator[Wanted, Given, Result], do: Callable[[Wanted], Given]
 class Connection:
     """One keep-alive connection to a server."""
 
-    def __init__(self, server: SplitResult, timeout_s: float) -> None:
-        """Raises: OSError."""
+    def __init__(self, server: SplitResult, timeout_s: float, proof: ServerProof) -> None:
+        """`proof`: what is wanted of the server before the connection is used.
+
+        Raises: Unreachable, NotProved; StokerError `bad_ca_file`.
+        """
         self.server = server
-        self._socket = _dialled(server, timeout_s)
+        self._socket = _dialled(server, timeout_s, proof)
         self._file = self._socket.makefile("rb")
 
     def close(self) -> None:
@@ -64,6 +70,27 @@ class Connection:
 
     def begins(self, within_s: float) -> bool:
         """Wait for something to read. What can be read from while it is quiet was closed by the other side."""
+        if self.server.scheme == "https":
+            return self._decrypts(within_s)
+        return self._can_be_read(within_s)
+
+    def _decrypts(self, within_s: float) -> bool:
+        """TLS has records of its own, which are no part of an answer. Raises: OSError."""
+        import ssl
+
+        give_up_s, timeout_s = mono_s() + within_s, self._socket.gettimeout()
+        self._socket.settimeout(0)
+        try:
+            while True:
+                with suppress(ssl.SSLWantReadError):
+                    self._file.peek(1)  # what comes is kept for `read`
+                    return True
+                if not self._can_be_read(max(0.0, give_up_s - mono_s())):
+                    return False
+        finally:
+            self._socket.settimeout(timeout_s)
+
+    def _can_be_read(self, within_s: float) -> bool:
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         return bool(poll.poll(within_s * 1_000))
@@ -149,11 +176,11 @@ class Transport(RequestSender):
         return None
 
     def _exchange(self, turn: SendTo, answer_s: float, read: Callable[[Connection, http.Head], bytes]) -> http.Reply:
-        """Raises: Unreachable or AnswerLost."""
+        """Raises: Unreachable, NotProved or AnswerLost."""
         connection, keep = self._connected(turn), False
         try:
             connection.set_timeout(answer_s)
-            sent = connection.send(turn.request, self._token)
+            sent = connection.send(turn.request, self._proof.token)
             if self._servers.several:
                 self._await_beginning(connection, answer_s)
                 if not turn.request.waits:
@@ -174,19 +201,30 @@ class Transport(RequestSender):
         if kept is not None and kept.server == turn.server and not kept.begins(0.0):
             return kept
         self.close()
-        try:
-            self._connection = Connection(turn.server, turn.connect_s)
-        except OSError as fault:
-            raise http.Unreachable(fault) from fault
+        self._connection = Connection(turn.server, turn.connect_s, self._proof)
         return self._connection
 
     # --- who is active meanwhile --------------------------------------------------------------------------------
 
     def _await_beginning(self, connection: Connection, answer_s: float) -> None:
         def look(wanted: float | SplitResult) -> bool:
-            return connection.begins(wanted) if isinstance(wanted, float) else _says_active(wanted)
+            return connection.begins(wanted) if isinstance(wanted, float) else self._says_active(wanted)
 
         drive(self._watching(connection.server, answer_s), look)
+
+    def _says_active(self, server: SplitResult) -> bool:
+        try:
+            connection = Connection(server, http.PROBE_S, self._proof)
+        except (http.Unreachable, StokerError):
+            return False
+        try:
+            connection.send(http.PROBE, "")
+            head = drive(http.read_head(), connection.read)
+            return http.is_active(head.status, head.headers)
+        except (OSError, http.AnswerLost, StokerError):
+            return False
+        finally:
+            connection.close()
 
 
 class LongAnswer:
@@ -225,37 +263,48 @@ def _whole(connection: Connection, head: http.Head) -> bytes:
     return drive(http.read_body(head), connection.read)
 
 
-def _says_active(server: SplitResult) -> bool:
+def _dialled(server: SplitResult, timeout_s: float, proof: ServerProof) -> socket.socket:
+    """Raises: Unreachable, NotProved; StokerError `bad_ca_file`."""
     try:
-        connection = Connection(server, http.PROBE_S)
-    except OSError:
-        return False
-    try:
-        connection.send(http.PROBE, "")
-        head = drive(http.read_head(), connection.read)
-        return http.is_active(head.status, head.headers)
-    except (OSError, http.AnswerLost):
-        return False
-    finally:
-        connection.close()
+        if server.scheme == "unix":
+            from pathlib import Path
 
+            from stoker.wire.local_socket import connected
 
-def _dialled(server: SplitResult, timeout_s: float) -> socket.socket:
-    """Raises: OSError."""
-    if server.scheme == "unix":
-        from pathlib import Path
-
-        from stoker.wire.local_socket import connected
-
-        return connected(Path(server.path), timeout_s)
-    plain = socket.create_connection((server.hostname, server.port), timeout_s)
-    try:
-        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
+            return connected(Path(server.path), timeout_s)
         if server.scheme == "http":
-            return plain
-        import ssl
+            return _plain(server, timeout_s, proof)
+        if proof.wants_root:
+            with _secured(server, timeout_s, proof.looking_context()) as looking:
+                proof.learn_root(server, looking)
+        return _secured(server, timeout_s, proof.context())
+    except OSError as fault:
+        raise proof.fault_of(server, fault) from fault
 
-        return ssl.create_default_context().wrap_socket(plain, server_hostname=server.hostname)
-    except OSError:
-        plain.close()
+
+def _plain(server: SplitResult, timeout_s: float, proof: ServerProof) -> socket.socket:
+    """Raises: OSError, NotProved."""
+    made = _tcp(server, timeout_s)
+    try:
+        proof.check_plain(server, made)
+    except BaseException:
+        made.close()
         raise
+    return made
+
+
+def _secured(server: SplitResult, timeout_s: float, context: ssl.SSLContext) -> ssl.SSLSocket:
+    """Raises: OSError."""
+    made = _tcp(server, timeout_s)
+    try:
+        return context.wrap_socket(made, server_hostname=server.hostname)
+    except BaseException:
+        made.close()
+        raise
+
+
+def _tcp(server: SplitResult, timeout_s: float) -> socket.socket:
+    """Raises: OSError."""
+    made = socket.create_connection((server.hostname, server.port), timeout_s)
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, True)
+    return made
