@@ -55,7 +55,7 @@ class QuickCheck:
             self._take(self._seen[job_id], None)
         self._looks += 1
         return [
-            *no_gpu_twice(_with_jobs(state, self._open)),
+            *no_gpu_twice(state, self._open.values()),
             *no_node_overdrawn(state),
             *each_job_consistent(state, changed.values()),
             *(self._drifted(state) if self._looks % self._rebuild_every == 0 else ()),
@@ -93,14 +93,6 @@ class QuickCheck:
         for word, ids in self._final.items():
             fresh.by_state[word].entries = ids
         return list(drifted(state.indexes, fresh))
-
-
-def _with_jobs(state: ClusterState, jobs: dict[JobId, Job]) -> ClusterState:
-    """The same cluster with only these jobs, sharing every record."""
-    some = ClusterState()
-    some.epoch, some.policy, some.next_job_id = state.epoch, state.policy, state.next_job_id
-    some.nodes, some.jobs, some.tenants = state.nodes, jobs, state.tenants
-    return some
 
 
 def _drop(among: list[T], which: T) -> None:

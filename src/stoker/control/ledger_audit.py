@@ -15,9 +15,8 @@ from collections.abc import AsyncIterator, Iterator
 from itertools import islice
 from typing import Final
 
-from stoker.brain.domain.ids import JobId, NodeName
+from stoker.brain.domain.ids import NodeName
 from stoker.brain.domain.instruction import TaskKey
-from stoker.brain.domain.job import Job
 from stoker.brain.domain.lifecycle import LIVE
 from stoker.brain.domain.report import sum_of
 from stoker.brain.domain.units import Mono
@@ -101,7 +100,7 @@ def _ledger_drift(state: ClusterState) -> Iterator[str]:
             yield f"index {name} has drifted from the records"
     if state.indexes.usage_ledger.amounts() != fresh.usage_ledger.amounts():
         yield "the counters of quota have drifted from the records"
-    yield from no_gpu_twice(_with_jobs(state, live))
+    yield from no_gpu_twice(state, live.values())
     yield from no_orphan_beside_work(state)
 
 
@@ -109,11 +108,3 @@ def _tasks_on(state: ClusterState, node: NodeName) -> Iterator[TaskKey]:
     """Tasks that hold something there, and those that are told to stop."""
     yield from (TaskKey(*task) for task in state.indexes.held.get(node, ()))
     yield from (TaskKey(*stray.key) for stray in state.nodes[node].strays)
-
-
-def _with_jobs(state: ClusterState, jobs: dict[JobId, Job]) -> ClusterState:
-    """Return the same cluster with only these jobs, sharing every record and deriving nothing."""
-    some = ClusterState()
-    some.epoch, some.policy, some.next_job_id = state.epoch, state.policy, state.next_job_id
-    some.nodes, some.jobs = state.nodes, jobs
-    return some

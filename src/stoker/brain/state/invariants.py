@@ -26,14 +26,14 @@ def violations(state: ClusterState) -> list[str]:
     ]
 
 
-def no_gpu_twice(state: ClusterState) -> Iterator[str]:
-    """A GPU is promised to one open task at most, and never to one beside a stray."""
+def no_gpu_twice(state: ClusterState, jobs: Iterable[Job] | None = None) -> Iterator[str]:
+    """A GPU is promised to one open task at most, and never to one beside a stray. Of every job, or of these only."""
     holder: dict[GpuUuid, str] = {}
     for node in state.nodes.values():
         for stray in node.strays:
             for uuid in stray.gpus:
                 holder[uuid] = f"stray {stray.job}.{stray.attempt}.{stray.rank} on {node.name}"
-    for job in state.jobs.values():
+    for job in state.jobs.values() if jobs is None else jobs:
         attempt = job.live_attempt
         for task in attempt.open_tasks if attempt else ():
             for uuid in task.placement.gpus:
