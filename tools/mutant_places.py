@@ -1,8 +1,8 @@
 """Places of the code where a small change makes a mutant, and the drawing of some of them (M1 and M2 of `mutants`)."""
 
 import ast
-import random
-from collections import defaultdict
+import hashlib
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,12 +30,22 @@ class Mutant:
     """Bytes of the file that are replaced."""
     kind: str
     before: str
+    around: str = field(compare=False, repr=False)
+    """The lines that it is in."""
+    within: str
+    """Names of the class and the function around it, and how many alike stand before it there."""
     instead: ast.AST | str = field(compare=False, repr=False)
 
     @property
     def after(self) -> str:
         """Code that stands there instead. Made when it is asked for: most are never drawn."""
         return self.instead if isinstance(self.instead, str) else f"({ast.unparse(self.instead)})"
+
+    @property
+    def name(self) -> str:
+        """Name in the table, which stays as long as the code itself stays, wherever that moves."""
+        text = "\0".join((self.path, self.within, self.kind, " ".join(self.before.split())))
+        return hashlib.sha256(text.encode()).hexdigest()[:8]
 
     @property
     def room(self) -> str:
@@ -62,6 +72,8 @@ class Places(ast.NodeVisitor):
         for line in content.splitlines(keepends=True):
             self._line_starts.append(self._line_starts[-1] + len(line))
         self._in_constant = self._in_init = False
+        self._scope: tuple[str, ...] = ()
+        self._alike: Counter[tuple[object, ...]] = Counter()
         self.visit(ast.parse(content))
 
     def _add(self, node: ast.expr | ast.stmt, kind: str, instead: ast.AST | str) -> None:
@@ -69,9 +81,12 @@ class Places(ast.NodeVisitor):
             self._line_starts[(line or 1) - 1] + (column or 0)
             for line, column in ((node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset))
         )
-        self.mutants.append(
-            Mutant(self._path, node.lineno, start, end, kind, self._content[start:end].decode(), instead)
-        )
+        before = self._content[start:end].decode()
+        alike = (self._scope, kind, " ".join(before.split()))
+        within = f"{'.'.join(self._scope)} {self._alike[alike]}"
+        self._alike[alike] += 1
+        around = b"".join(self._content.splitlines(keepends=True)[node.lineno - 1 : node.end_lineno]).decode()
+        self.mutants.append(Mutant(self._path, node.lineno, start, end, kind, before, around, within, instead))
 
     # --- what isn't entered ---------------------------------------------------------------------------------------
 
@@ -81,15 +96,19 @@ class Places(ast.NodeVisitor):
 
     def visit_ClassDef(self, node: ast.ClassDef) -> None:
         if not any(ast.unparse(base).startswith(("Protocol", "TypedDict")) for base in node.bases):
-            for statement in node.body:
-                self.visit(statement)
+            self._enter(node.name, node.body)
+
+    def _enter(self, name: str, body: Sequence[ast.stmt]) -> None:
+        self._scope += (name,)
+        for statement in body:
+            self.visit(statement)
+        self._scope = self._scope[:-1]
 
     def visit_FunctionDef(self, node: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         before, self._in_init = self._in_init, node.name == "__init__"
         for default in (*node.args.defaults, *(each for each in node.args.kw_defaults if each)):
             self.visit(default)
-        for statement in node.body:
-            self.visit(statement)
+        self._enter(node.name, node.body)
         self._in_init = before
 
     visit_AsyncFunctionDef = visit_FunctionDef
@@ -187,7 +206,8 @@ class Places(ast.NodeVisitor):
             self._add(node, "number changed", f"({node.value + 1})")
 
     def visit_Call(self, node: ast.Call) -> None:
-        if node.keywords and node.keywords[-1].arg is not None:
+        is_named_task = isinstance(node.func, ast.Attribute) and node.func.attr == "create_task"
+        if node.keywords and node.keywords[-1].arg is not None and not is_named_task:
             fewer = ast.Call(node.func, node.args, node.keywords[:-1])
             self._add(node, f"argument {node.keywords[-1].arg} left out", fewer)
         self.generic_visit(node)
@@ -208,7 +228,7 @@ def places(root: Path, only: str) -> list[Mutant]:
 
 
 def drawn(found: Sequence[Mutant], seed: int, count: int) -> list[Mutant]:
-    """Draw so many, some of each room (M1)."""
+    """Draw so many, some of each room, in the order in which to judge them: that of chance, not of rooms (M1)."""
     rooms: defaultdict[str, list[Mutant]] = defaultdict(list)
     for mutant in found:
         rooms[mutant.room].append(mutant)
@@ -217,6 +237,9 @@ def drawn(found: Sequence[Mutant], seed: int, count: int) -> list[Mutant]:
     while sum(shares.values()) < count:
         room = max(rooms, key=lambda each: (len(rooms[each]) / (shares[each] + 1), each))
         shares[room] += 1
-    dice = random.Random(seed)
-    picked = [mutant for room in sorted(rooms) for mutant in dice.sample(rooms[room], shares[room])]
-    return sorted(dice.sample(picked, count))
+
+    def chance(mutant: Mutant) -> bytes:
+        return hashlib.sha256(f"{seed} {mutant.name}".encode()).digest()
+
+    picked = [mutant for room in sorted(rooms) for mutant in sorted(rooms[room], key=chance)[: shares[room]]]
+    return sorted(picked, key=chance)[:count]

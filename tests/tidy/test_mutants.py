@@ -1,4 +1,4 @@
-"""Rules M1 to M4 of `tools/mutants.py`."""
+"""Rules M1 to M4 and M6 of `tools/mutants.py`."""
 
 import re
 from pathlib import Path
@@ -51,10 +51,47 @@ def test_a_mutant_differs_from_the_code_in_one_place_and_can_be_read() -> None:
 def test_m1_a_seed_draws_the_same_again_and_every_room_has_some() -> None:
     found = places(mutants.ROOT, "agent/")
     once = drawn(found, 7, 20)
-    assert drawn(found, 7, 20) == once == sorted(set(once))
-    assert len(once) == 20
+    assert drawn(found, 7, 20) == once
+    assert len(set(once)) == 20
     assert {each.room for each in once} == {each.room for each in found} == {"agent", "agent/runner"}
     assert drawn(found, 8, 20) != once
+
+
+def test_m1_code_that_moved_has_the_same_mutants_under_the_same_names() -> None:
+    before, after = (Places(f"{PACKAGE}x.py", code).mutants for code in (CODE, b"import log\n\n" + CODE))
+    assert [each.name for each in after] == [each.name for each in before]
+    assert [each.line for each in after] == [each.line + 2 for each in before]
+    assert len({each.name for each in before}) == len(before)
+    assert [each.name for each in drawn(after, 7, 3)] == [each.name for each in drawn(before, 7, 3)]
+
+
+@pytest.mark.heavy
+def test_m3_the_tests_that_say_most_about_the_changed_code_are_tried_first() -> None:
+    tests = mutants.Tests()
+    (mutant,) = (
+        each for each in places(mutants.ROOT, "agent/runner/journal.py") if each.before == "os.fdatasync(self._fd)"
+    )
+    single, files = tests.nearest(mutant)
+    assert files[0] == "tests/agent/runner/test_journal.py"
+    assert all(each.startswith(f"{files[0]}::test_") for each in single[:5])
+    assert "tests/real/test_runner_life.py" in tests.real(mutant)
+
+
+def test_m6_a_verdict_that_the_table_has_is_kept_and_what_is_equivalent_is_not_counted(tmp_path: Path) -> None:
+    page = tmp_path / "mutants.md"
+    page.write_text("Prose.\n\n")
+    killed, lives, same, unknown = Places(f"{PACKAGE}x.py", CODE).mutants[:4]
+    verdicts = [
+        mutants.Verdict(killed, "killed", "tests/test_x.py::test_y[a: b]"),
+        mutants.Verdict(lives, "lives", mutants.NOT_REAL),
+        mutants.Verdict(same, "equivalent", "nobody reads it: it is told twice"),
+    ]
+    mutants.write(page, verdicts)
+    assert list(mutants.known(page, [killed, lives, same, unknown]).values()) == [verdicts[1], verdicts[2], verdicts[0]]
+    assert mutants.share_killed(verdicts) == 0.5
+    mutants.write(page, verdicts[:1])
+    assert page.read_text().startswith("Prose.\n")
+    assert list(mutants.known(page, [killed, lives])) == [killed]
 
 
 @pytest.mark.real
@@ -64,9 +101,9 @@ def test_m4_a_mutant_of_what_a_test_holds_dies_and_the_tree_stays_as_it_is(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     before = {path: path.read_bytes() for path in (mutants.ROOT / PACKAGE / "agent").glob("*.py")}
-    where = ("--only", "agent/backoff.py", "--tests", "tests/agent/test_backoff.py", "--map", str(tmp_path / "map"))
+    where = ("--only", "agent/backoff.py", "--table", str(tmp_path / "table.md"))
     mutants.main([*where, "--seed", "1", "--count", "2", "--quick"])
     said = capsys.readouterr()
-    assert re.search(r"^\| all \| 2 \| [12] ", said.out, re.MULTILINE), said.out + said.err
+    assert re.search(r"^\| all \| 2 \| [12] ", (tmp_path / "table.md").read_text(), re.MULTILINE), said.out + said.err
     assert "tests/agent/test_backoff.py::test_" in said.err
     assert {path: path.read_bytes() for path in (mutants.ROOT / PACKAGE / "agent").glob("*.py")} == before
