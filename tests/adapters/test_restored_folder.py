@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from stoker.adapters.data_folder.folder_swap import INCOMING_NAME
+from stoker.adapters.data_folder.folder_swap import INCOMING_NAME, LOCK_NAME
 from stoker.adapters.data_folder.ownership import hold_folder
 from stoker.adapters.data_folder.restored_folder import restored_folder
 from stoker.brain.domain.errors import StokerError
@@ -81,3 +81,10 @@ def test_f1_what_fails_on_the_way_leaves_what_was_there_and_no_folder_where_none
             fill_the_disk(path)
     assert names(tmp_path) == ["data"]
     assert names(data) == OLD
+    assert (data / LOCK_NAME).exists(), "a folder that was there keeps its lock, which others may be waiting for"
+
+
+def test_f1_what_fails_before_anything_was_put_together_leaves_no_folder_where_none_was(tmp_path: Path) -> None:
+    with pytest.raises(StokerError, match="No space left"), restored_folder(tmp_path / "none", replace=True):
+        raise OSError(28, "No space left on device")
+    assert names(tmp_path) == []

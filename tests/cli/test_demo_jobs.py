@@ -1,5 +1,6 @@
 """The demo's checks hold what they say: each fails when its promise is broken."""
 
+import click
 import msgspec
 import pytest
 
@@ -17,9 +18,11 @@ from stoker.cli.demo.run import (
     overlaps,
     second_wave,
 )
+from stoker.cli.demo.screen import Screen
 from stoker.cli.display.timeline import TimelineRow, TimelineSpan, make_timeline
 from stoker.wire.rest.job import JobView, WhyView
-from tests.cli.views import at, attempt, job, task
+from stoker.wire.rest.node import GpuListView
+from tests.cli.views import at, attempt, gpu, job, task
 
 
 def good_jobs() -> dict[str, JobView]:
@@ -131,3 +134,11 @@ def test_a_gpu_held_twice_is_noticed() -> None:
     assert not overlaps(make_timeline(lane, spans[:2]))
     assert overlaps(make_timeline(lane, spans))
     assert failed(good_jobs(), seen(timeline=make_timeline(lane, spans)))
+
+
+def test_of_the_demos_gpus_those_that_are_held_are_filled_and_those_that_are_free_recede() -> None:
+    screen = Screen()
+    gpus = [gpu(0, "demo-1", "busy"), gpu(1, "demo-1"), gpu(0, "demo-2")]
+    screen.show([], GpuListView(total=3, idle=2, busy=1, offline=0, gpus=gpus))
+    held, free = click.style("■", fg="cyan"), click.style("□", fg="bright_black")
+    assert screen._devices() == f" demo-1 {held}{free} demo-2 {free}"

@@ -297,6 +297,19 @@ async def test_numbers_that_run_out_under_one_position_drop_rows_instead_of_mixi
 
 
 @virtual
+async def test_of_the_active_one_a_standby_waits_only_for_rows_of_facts_and_only_up_to_a_position() -> None:
+    """What was refused stands on no fact, so it is written by whoever refused it."""
+    async with stage() as s:
+        trail, before = s.control.audit_trail, s.state.position
+        deny(s)
+        assert not trail.told_through(before)
+        await s.submit()
+        trail.finish_row()
+        assert not trail.told_through(before)
+        assert trail.told_through(s.state.position)
+
+
+@virtual
 async def test_beyond_the_bound_of_the_settings_the_oldest_rows_go() -> None:
     async with stage(settings=ControlSettings(history=HistorySettings(audit_rows_max=1_000))) as s:
         for number in range(1_040):

@@ -1,6 +1,8 @@
 """The control plane as a process: killed, stopped, started wrongly, and over a disk that fills."""
 
+import errno
 import http.client
+import os
 import socket
 import sqlite3
 import threading
@@ -114,6 +116,7 @@ def test_an_address_of_another_machine_is_refused_with_the_reason() -> None:
     with pytest.raises(StokerError) as refused:
         bind("192.0.2.1", 0, "http")
     assert refused.value.refusal.code == "cannot_listen"
+    assert refused.value.refusal.message.endswith(f" port 0: {os.strerror(errno.EADDRNOTAVAIL)}")
 
 
 def test_python_without_assertions_is_refused(tmp_path: Path) -> None:

@@ -253,6 +253,11 @@ async def test_it_is_small_and_leaves_no_trace(node: RealNode, agent: Listener) 
     copiers = _copiers(node)
     assert len(copiers) == 10
     assert max(map(_private_kb, copiers)) < 2_048
+    held = [os.readlink(entry) for pid in copiers for entry in Path(f"/proc/{pid}/fd").iterdir() if int(entry.name) > 2]
+    assert sorted(path for path in held if path.startswith("/")) == sorted(
+        str(node.folder / f"{job}.txt") for job in range(2, 12)
+    )
+    assert len(held) == 10 * len(["the file", "its line", "what it reads", "where it hands it on"])
     (node.folder / "go").touch()
     for job in range(2, 12):
         await agent.end(key(job))

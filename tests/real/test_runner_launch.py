@@ -6,6 +6,7 @@ import resource
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -164,6 +165,7 @@ async def test_a_folder_for_checkpoints_is_there_before_the_program_runs(node: R
         task = node.shell(key(job), "test -d storage/of/job && echo there")
         await agent.runner.start(msgspec.structs.replace(task, folder=str(node.folder / "storage" / "of" / "job")))
         assert (await agent.end(key(job))).clean
+    assert stat.S_IMODE((node.folder / "storage" / "of" / "job").stat().st_mode) == 0o700, "it is nobody else's"
 
 
 async def test_a_folder_for_checkpoints_that_cannot_be_made_is_a_clear_failure_to_start(

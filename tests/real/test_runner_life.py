@@ -18,6 +18,7 @@ from stoker.agent.runner_socket import RunnerSocket
 from stoker.brain.domain.job import EndCause
 from stoker.brain.domain.report import TaskPhase
 from tests.contracts.runner import LONG_S, Listener, agent_on, key
+from tests.real.forks import SRC
 from tests.real.runner_node import RealNode, cgroups_here, is_alive, node_in, wait_until
 
 RSS_KB_MAX = 15 * 1024
@@ -244,6 +245,31 @@ async def test_an_end_is_told_to_nobody_before_it_is_on_the_disk(node: RealNode)
         assert (await agent.inventory()).ends == ()
         resource.prlimit(node.runner_pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         assert (await agent.end(key(1))).exit_code == 7
+
+
+_NOTES_SYNCS = """
+import os
+
+def noted(fd, call=os.fdatasync):
+    call(fd)
+    with open({calls!r}, "a") as file:
+        print("synced", os.path.basename(os.readlink(f"/proc/self/fd/{{fd}}")), file=file)
+
+os.fdatasync = noted
+"""
+
+
+async def test_a_start_is_on_the_disk_before_the_program_runs_and_an_end_before_it_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A sync that is left out has no other trace, so the runner notes its own where the program notes that it ran."""
+    calls = tmp_path / "calls"
+    (tmp_path / "sitecustomize.py").write_text(_NOTES_SYNCS.format(calls=str(calls)))
+    monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{SRC}")
+    async with node_in(tmp_path) as node, agent_on(node) as agent:
+        await agent.runner.start(node.shell(key(1), f"echo ran >> {calls}"))
+        assert (await agent.end(key(1))).clean
+        assert calls.read_text().splitlines() == ["synced journal", "ran", "synced journal"]
 
 
 async def test_a_full_disk_starts_nothing_and_loses_no_end(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """What the calls of a client send, and what they make of an answer that is not the one that was asked for."""
 
+import json
 import signal
 from collections.abc import Callable, Iterator
 from enum import Enum, EnumType
@@ -60,6 +61,12 @@ def test_nothing_is_no_id_and_is_refused_before_anything_is_sent(call: Callable[
     with pytest.raises(StokerError) as caught:
         next(call(""))
     assert caught.value.refusal.code == "missing_field"
+
+
+def test_a_request_has_a_body_where_one_is_given_and_none_otherwise() -> None:
+    submitted = request_of(calls.submit(JobBody(command="true"), ""))
+    assert json.loads(submitted.body or b"")["command"] == "true"
+    assert request_of(calls.ask(endpoints.WHY, "7")).body is None
 
 
 @pytest.mark.parametrize("key", ["a\nX-Other: 1", "a\r", "ключ", "\x7f"])

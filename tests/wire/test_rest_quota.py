@@ -2,6 +2,7 @@
 
 import json
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -40,6 +41,13 @@ def test_p1_no_other_number_is_a_share(share: float) -> None:
         share_of("online_percent", share)
     assert fault.value.refusal.code == "bad_share"
     assert "online_percent" in fault.value.refusal.message
+
+
+@pytest.mark.parametrize("field", ["online_percent", "batch_percent"])
+def test_p1_the_description_of_rest_says_between_which_numbers_a_share_lies(field: str) -> None:
+    _, shapes = msgspec.json.schema_components([QuotaBody])
+    number, _ = shapes["QuotaBody"]["properties"][field]["anyOf"]
+    assert (number["type"], number["minimum"], number["maximum"]) == ("number", 0, 1)
 
 
 @pytest.mark.parametrize("text", ["", "x", "70%", "1,5", "0_7", "nan", "inf", "1e9", "0x1", "-0.1"])

@@ -93,6 +93,13 @@ def test_what_was_committed_durably_is_on_the_disk_when_that_returns(path: Path)
     assert made == anew
 
 
+def test_a_task_is_known_by_its_start_or_by_its_end_and_no_other_is(path: Path) -> None:
+    """Else one instruction would start it twice, or another that never came would never be carried out."""
+    journal = written(path)
+    assert [journal.knows(f"{job}.1.0") for job in range(5)] == [False, True, True, True, False]
+    assert list(journal.open) == ["1.1.0"]
+
+
 def test_a_journal_written_anew_says_the_same(path: Path) -> None:
     journal = written(path)
     journal.rewrite()

@@ -167,6 +167,12 @@ async def test_a_query_that_means_nothing_is_refused_with_a_hint(plane: Plane, q
     assert reply.json["hint"]
 
 
+@pytest.mark.parametrize("field", ["outcome", "action"])
+async def test_a_refused_query_names_what_was_asked_for_to_programs_and_cuts_it_short(plane: Plane, field: str) -> None:
+    reply = await plane.get(f"{AUDIT}?{field}={'x' * 100}")
+    assert (reply.json["code"], reply.json["facts"]) == (f"unknown_{field}", {"got": "x" * 80})
+
+
 async def test_the_secret_of_a_token_that_is_typed_in_the_place_of_its_id_is_not_kept(people: People) -> None:
     await people.admin.ask("DELETE", f"{API_PREFIX}/tokens/{people.anna.text}")
     await people.bert.ask("DELETE", f"{API_PREFIX}/tokens/{people.anna.text}")
