@@ -1,6 +1,7 @@
 """One answer, four forms: for people a table or lines, for programs all that the server said."""
 
 import json
+import sys
 
 import pytest
 import yaml
@@ -10,6 +11,7 @@ from stoker.cli.commands.why import why_lines
 from stoker.cli.display.job_details import job_columns, job_pairs
 from stoker.cli.display.output import pair_lines, show_lines, show_pairs, show_rows, show_value
 from stoker.cli.display.table import table_lines
+from stoker.cli.display.terminal import size
 from stoker.cli.main import root
 from tests.cli.test_help import command_at, every_command
 from tests.cli.views import attempt, job, task, why
@@ -75,6 +77,15 @@ def test_of_a_job_of_another_tenant_only_what_it_takes_is_told_and_why_there_is_
 def test_why_lists_the_numbers_behind_it_only_when_asked() -> None:
     answer = why(facts={"free": 2, "wanted": 4})
     assert list(why_lines(answer, whole=True)) == [*why_lines(answer), "free: 2", "wanted: 4"]
+
+
+def test_a_command_whose_standard_output_is_closed_takes_the_size_that_it_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sys, "__stdout__", None)
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("LINES", "30")
+    assert size() == (100, 30)
 
 
 def test_the_version_is_shown_also_when_no_server_answers() -> None:

@@ -234,6 +234,10 @@ async def test_a_dependency_on_a_forgotten_job_is_judged_by_the_history(
         monkeypatch.setattr(type(plane.control.history), "recall", broken)
         refused = await plane.ask("POST", JOBS, {"command": "true", "after": "ok:1"})
         assert (refused.status, refused.json["code"]) == (503, "history_unavailable")
+        here = await plane.ask("POST", JOBS, {"command": "true", "after": f"any:{met['id']}"})
+        assert here.status == 201, "of what is known without it, a history that is broken isn't asked"
+        nowhere = await plane.ask("POST", JOBS, {"command": "true", "after": "ok:77"})
+        assert (nowhere.status, nowhere.json["code"]) == (400, "bad_dependency")
 
 
 async def test_a_job_that_waits_for_what_never_was_is_refused(plane: Plane) -> None:
