@@ -86,6 +86,7 @@ def test_an_address_of_either_family_is_taken(tmp_path: Path, address: str) -> N
         ("executor: {limits: {nofile: 20:10}}", "limits: nofile: the soft limit 20 is above the hard limit 10"),
         ("executor: {limits: {nofile: unlimited:10}}", "the soft limit unlimited is above the hard limit 10"),
         ("executor: {limits: {memlock: 1.5G}}", "'1.5G' is neither"),
+        ("executor: {limits: {memlock: 99999999T}}", "99999999T is above 9223372036854775807"),
         ("executor: {log_head_mb: 0}", "isn't between 1 and 65536 MiB"),
         ("nodes: {}", "nodes isn't a setting (nearest: node)"),
     ],

@@ -217,11 +217,16 @@ def check_limits(executor: ExecutorSettings) -> None:
         try:
             resource.setrlimit(LIMITS[name], (soft, wanted))
         except (OSError, ValueError) as error:
-            most = f"above {hard}, and this account may not raise it"
+            unit = f"give the agent's unit `Limit{name.upper()}=`"
+            why, hint = "this account may not raise it", f"{unit}, run the agent as root, or set it lower"
+            if os.geteuid() == 0:
+                why, hint = (
+                    "this container may not raise it",
+                    f"{unit}, or the container CAP_SYS_RESOURCE, or set it lower",
+                )
             if name == "nofile" and os.geteuid() == 0:
-                most = f"more than the kernel (`sysctl fs.nr_open`) or this container allows; it is {hard} now"
-            message = f"executor.limits: {name}: {executor.limits[name]} is {most}"
-            hint = f"give the agent's unit `Limit{name.upper()}=`, run the agent as root, or set it lower"
+                why = f"{why}, or the kernel allows no more (`sysctl fs.nr_open`)"
+            message = f"executor.limits: {name}: {executor.limits[name]} is above {hard}, and {why}"
             raise StokerError(refuse("bad_settings", message, hint, limit=name, hard=hard)) from error
         resource.setrlimit(LIMITS[name], (soft, hard))
 

@@ -31,6 +31,7 @@ _LIMIT_NAMES: Final = (
 LIMITS: Final[Mapping[str, int]] = {name: getattr(resource, f"RLIMIT_{name.upper()}") for name in _LIMIT_NAMES}
 """Names as in limits.conf(5) and systemd's `Limit*=`, and their numbers here. Source: setrlimit(2)."""
 _UMASK: Final = re.compile(r"0?[0-7]{3}")
+_LIMIT_MAX: Final = (1 << 63) - 1
 _LIMIT: Final = re.compile(r"([0-9]{1,15})([KMGT]?)")
 
 LogMib = Annotated[int, Range(1, 65_536, " MiB")]
@@ -202,7 +203,10 @@ def _limit_number(text: str) -> int:
         return resource.RLIM_INFINITY
     if not (said := _LIMIT.fullmatch(text)):
         raise ValueError(f"{text[:80]!r} is neither `unlimited` nor a whole number, with K, M, G or T behind it or not")
-    return int(said[1]) << 10 * " KMGT".index(said[2] or " ")
+    number = int(said[1]) << 10 * " KMGT".index(said[2] or " ")
+    if number > _LIMIT_MAX:
+        raise ValueError(f"{text[:80]} is above {_LIMIT_MAX}; `unlimited` has no bound")
+    return number
 
 
 def _limit_fault(name: str, text: str) -> str:
