@@ -7,6 +7,8 @@
 # there is pinned by hash. A stamp named after the locks' checksum makes a second call cost milliseconds.
 set -eu
 cd "$(dirname "$0")/.."
+# uv trusts what the system trusts, as pip does: the registry may be a mirror behind a certificate of one's own.
+export UV_SYSTEM_CERTS=true
 kind=${1:-run}
 venv=.venv
 tool=stoker

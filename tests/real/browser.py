@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 
 NAMES: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-REPORT_S_MAX: Final = 30.0
+REPORT_S_MAX: Final = 60.0
 
 
 def find_browser() -> str:

@@ -36,7 +36,11 @@ def state(half: Half, job: str) -> dict[str, Any]:
 
 
 def until_state(pair: Pair, half: Half, job: str, *states: str, within_s: float = 60.0) -> dict[str, Any]:
-    until(lambda: state(half, job)["state"] in states, lambda: f"{state(half, job)}\n{pair.story()}", within_s)
+    def is_so() -> bool:
+        status, answer = half.ask("GET", f"/api/v1/jobs/{job}")
+        return status == 200 and answer["state"] in states  # who loses its lease for a moment begins anew, and says so
+
+    until(is_so, lambda: f"{half.ask('GET', f'/api/v1/jobs/{job}')}\n{pair.story()}", within_s)
     return state(half, job)
 
 

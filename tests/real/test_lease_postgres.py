@@ -204,7 +204,7 @@ async def test_z5_a_server_that_hangs_costs_its_time_and_no_more() -> None:
     with server() as own:
         place = DatabasePlace(own)
         lease = place.lease(timeout_s=0.4)
-        assert await lease.put(lease_record(1))
+        await until_put(lease, lease_record(1))
         stopped = [own.pid, *children_of(own.pid)]
         for pid in stopped:
             os.kill(pid, signal.SIGSTOP)
@@ -227,7 +227,7 @@ async def test_q2_q3_a_commit_that_waits_for_a_replica_that_is_gone_is_unreachab
     with server() as own:
         place = DatabasePlace(own)
         lease, other = place.lease(timeout_s=0.4), place.lease()
-        assert await lease.put(lease_record(1))
+        await until_put(lease, lease_record(1))
         replicas(own, "nobody")
         for _ in range(8):
             assert "synchronous replica" in await refused_in(lease, lease_record(2), 0.4)
@@ -248,7 +248,7 @@ async def test_q2_what_is_there_without_its_replica_is_not_believed_by_who_put_i
     with server() as own:
         place = DatabasePlace(own)
         lease = place.lease(timeout_s=0.4)
-        assert await lease.put(lease_record(1))
+        await until_put(lease, lease_record(1))
         replicas(own, "nobody")
         await refused_in(lease, lease_record(2), 0.4)
         place.sql("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
@@ -282,7 +282,7 @@ async def test_whoever_was_stopped_for_too_long_does_not_believe_that_he_has_won
             return Mono(super().mono() + before)
 
     lease = PostgresLease(place.url, Leaps(), timeout_s=5)
-    with pytest.raises(LeaseUnreachable, match=r"took 6\.\d s"):
+    with pytest.raises(LeaseUnreachable, match=r"took ([6-9]|\d\d)\.\d s"):
         await lease.put(lease_record(1))
     await lease.close()
 

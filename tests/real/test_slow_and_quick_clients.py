@@ -62,6 +62,14 @@ def test_quick_clients_are_served_beside_hundreds_who_are_slow(control: ControlP
     for _ in range(20):
         assert control.ask("POST", "/api/v1/jobs", {"jobs": [{"command": "x" * 1_000}] * 20})[0] == 201
     rss_before_mb = rss_mb(control.pid)
+
+    def asked_s() -> float:
+        began = time.monotonic()
+        status, answer = control.ask("POST", "/api/v1/jobs", {"command": "x"})
+        assert (status, control.ask("GET", f"/api/v1/jobs/{answer['id']}")[0]) == (201, 200)
+        return time.monotonic() - began
+
+    alone_s = max(asked_s() for _ in range(5))  # on a machine that is busy with other tests
     took_s = []
     with ExitStack() as open_sockets:
         slow: list[socket.socket] = []
@@ -69,11 +77,8 @@ def test_quick_clients_are_served_beside_hundreds_who_are_slow(control: ControlP
             slow.append(open_sockets.enter_context(slow_client(control, BEGINNINGS[number % len(BEGINNINGS)])))
             if number % 10 == 0:
                 dribble(slow)
-                began = time.monotonic()
-                status, answer = control.ask("POST", "/api/v1/jobs", {"command": "x"})
-                assert (status, control.ask("GET", f"/api/v1/jobs/{answer['id']}")[0]) == (201, 200)
-                took_s.append(time.monotonic() - began)
+                took_s.append(asked_s())
         assert rss_mb(control.pid) < rss_before_mb + 150
-    assert sorted(took_s)[len(took_s) // 2] < 0.5
-    assert max(took_s) < 5
+    assert sorted(took_s)[len(took_s) // 2] < 0.5 + 4 * alone_s
+    assert max(took_s) < 5 + 4 * alone_s
     assert control.ask("GET", "/ready")[0] == 200
