@@ -59,7 +59,7 @@ WHOLE_MAX: Final = 2
 """and then all of so many files."""
 LIMIT_S: Final = 150
 """Then no further test of a run begins: more say the same of a line."""
-TEST_LIMIT_S: Final = 60
+TEST_LIMIT_S: Final = 120
 """A test that takes longer hangs."""
 HANGS_S: Final = 120
 """So much longer takes only a test that no time limit ends."""
