@@ -90,6 +90,8 @@ def test_nfs_that_shows_old_pictures_is_refused(folder: Path) -> None:
 
 
 def test_the_kind_of_this_machines_own_file_system_is_found(folder: Path) -> None:
+    if not any(line.split()[4] == "/" for line in Path("/proc/self/mountinfo").read_text().splitlines()):
+        pytest.skip("in a chroot, whose own file system isn't listed")
     assert check_folder(folder).kind not in ("", "unknown")
 
 

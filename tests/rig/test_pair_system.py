@@ -57,10 +57,10 @@ def test_every_promise_holds_with_more_seeds(chunk: int) -> None:
         _simulate(2_000 + seed, "pair", nodes=20)
 
 
-def test_a_seed_that_once_failed_stays_mended() -> None:
-    for seed, kind, sizes in _kept():
-        if (kind, sizes) != ("pair", []) or seed >= OWN:  # those below run above
-            _simulate(seed, kind, *sizes)
+@pytest.mark.parametrize(("seed", "kind", "sizes"), _kept())
+def test_a_seed_that_once_failed_stays_mended(seed: int, kind: str, sizes: list[int]) -> None:
+    if (kind, sizes) != ("pair", []) or seed >= OWN:  # those below run above
+        _simulate(seed, kind, *sizes)
 
 
 def test_a_seed_gives_the_same_history_every_time() -> None:

@@ -45,10 +45,10 @@ def test_a_node_forgotten_by_force_loses_no_job_even_when_it_lives(chunk: int) -
         _simulate(1_000 + seed, forgetting=True)
 
 
-def test_a_seed_that_once_failed_stays_mended() -> None:
-    for seed in _kept():
-        _simulate(seed)
-        _simulate(seed, forgetting=True)
+@pytest.mark.parametrize("forgetting", [False, True])
+@pytest.mark.parametrize("seed", _kept())
+def test_a_seed_that_once_failed_stays_mended(seed: int, forgetting: bool) -> None:
+    _simulate(seed, forgetting=forgetting)
 
 
 def test_a_seed_gives_the_same_history_every_time() -> None:
