@@ -187,7 +187,8 @@ class Pair:
         return {
             "data_dir": str(half.folder),
             "http": {"host": half.host, "port": half.http_port},
-            "grpc": {"host": half.host, "port": half.grpc_port},
+            "grpc": {"host": half.host, "port": half.grpc_port, "node_port": 0},
+            "tls": {"mode": "off"},
             "failover": failover,
             **store,
             **self.extra,
@@ -251,7 +252,7 @@ class Pair:
         addresses = ", ".join(f"'{half.address}'" for half in self.halves)
         made.write(
             *(line for line in made.settings.read_text().splitlines() if not line.startswith("control:")),
-            f"control: {{addresses: [{addresses}]}}",
+            f"control: {{addresses: [{addresses}], insecure: true}}",
         )
         self.agents.append(made)
         return made

@@ -83,7 +83,7 @@ def token_for(ctx: click.Context, servers: str) -> str:
     if typed is not None:
         return _checked("--token", typed)
     if file is not None:
-        return _in_file(file)
+        return token_in(file)
     if given := os.environ.get(VARIABLE, ""):
         return _checked(VARIABLE, given)
     kept = _kept(ctx)
@@ -150,7 +150,8 @@ def _same_servers(kept: str, asked: str) -> bool:
     return not kept or set(parsed_servers(asked)) <= set(parsed_servers(kept))
 
 
-def _in_file(path: str) -> str:
+def token_in(path: str) -> str:
+    """Return the token in a file. Raises: StokerError `bad_token_file` or `bad_token`."""
     try:
         with open(path, "rb") as file:
             _must_be_private(path, os.fstat(file.fileno()))

@@ -138,6 +138,7 @@ STATUSES: Final[dict[str, Status]] = {
     "token_not_found": _missing("No such token to revoke"),
     # who asks may not
     "token_missing": _unproved("A token is wanted"),
+    "node_key_unknown": _unproved("The key of the node isn't known, or not any more"),
     "token_unknown": _unproved("The token is not one of this cluster, or not any more"),
     "not_allowed": _forbidden("The token does not allow it"),
     "user_not_yours": _forbidden("A job under another account than the token's"),
@@ -199,6 +200,7 @@ STATUSES: Final[dict[str, Status]] = {
     # an agent is refused
     "bad_inventory": _malformed("The node's inventory can't be right"),
     "inventory_first": _conflict("The inventory of tasks comes first"),
+    "bad_certificate_request": _malformed("The certificate request can't be used"),
     "bad_node_name": _malformed("Not a name for a node"),
     "session_unknown": _conflict("The agent must register anew"),
     "session_replaced": _conflict("A newer connection of this node took over"),
@@ -206,6 +208,8 @@ STATUSES: Final[dict[str, Status]] = {
     "stream_overflow": _full("The agent reads too slowly"),
     "malformed_message": _malformed("A message that can't be understood"),
     "gpu_claimed": _conflict("Another node has that GPU"),
+    "node_has_joined": _conflict("The node has joined with another key"),
+    "key_in_use": _conflict("The key is that of another node"),
     "node_name_taken": _conflict("Another machine has that name"),
     "too_many_nodes": _full("Too many nodes"),
     # between the parts of one control plane
@@ -255,6 +259,12 @@ STATUSES: Final[dict[str, Status]] = {
     "marker_unusable": _local("The marker can't be kept in that folder"),
     "marker_damaged": _local("The marker can't be trusted"),
     "one_of_several": _local("A control plane that was one of several can't go on alone"),
+    "identity_unusable": _local("The identity of the node can't be used"),
+    "join_refused": _local("The control plane doesn't let the node join", EXIT_REFUSED),
+    "bad_address": _mistyped("The address isn't HOST:PORT"),
+    "not_joined": _local("The node hasn't joined a cluster"),
+    "authority_unusable": _local("The certificate authority can't be used"),
+    "plain_text": _local("Others could read what passes"),
     "peer_secret_unusable": _local("The secret of the control planes can't be used"),
     "log_damaged": _local("The event log can't be trusted"),
     "port_in_use": _local("Another program has the port"),
