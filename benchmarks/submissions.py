@@ -64,7 +64,13 @@ def control_on_core_0(folder: Path, *settings_more: str, alone: bool = False) ->
     """A `stoker control` of its own; ended afterwards. `settings_more` are KEY=VALUE."""
     port, access = free_port(), kept(folder)
     admin = access or first_tokens(folder)
-    settings = {"data_dir": folder, "http.port": port, "grpc.port": free_port(), "log.level": "warning"}
+    settings = {
+        "data_dir": folder,
+        "http.port": port,
+        "grpc.port": free_port(),
+        "log.level": "warning",
+        "tls.mode": "off",
+    }
     # Jobs pile up where no node takes them.
     settings |= {"policy.tenant_pending_jobs_max": 1_000_000}
     given = [*(f"{key}={value}" for key, value in settings.items()), *settings_more]

@@ -72,6 +72,8 @@ class Half:
 
     def start(self) -> Self:
         words = [*self.prefix, sys.executable, "-m", "stoker", "control", "-c", str(self.settings)]
+        if self.host != "127.0.0.1":
+            words.append("--insecure")
         with self._out.open("ab") as out:
             self._process = started(words, out=out, env={**os.environ, **self.environ})
         return self

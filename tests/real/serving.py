@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from stoker.control.settings import GrpcSettings, HttpSettings
+from stoker.control.settings import GrpcSettings, HttpSettings, TlsSettings
 from stoker.live.main import run_control
 from stoker.live.settings.control import ControlSettings, LogSettings
 from stoker.wire.client import Client, JobBody
@@ -42,6 +42,7 @@ def serving(folder: Path, port: int) -> Iterator[Served]:
         data_dir=folder,
         http=HttpSettings(port=port),
         grpc=GrpcSettings(port=0),
+        tls=TlsSettings(mode="off"),
         log=LogSettings(level="error"),
     )
 
