@@ -11,7 +11,6 @@ Rules: I1  a file that others may read, or that isn't whole, is refused and neve
 
 import os
 import socket
-import ssl
 import stat
 from collections.abc import Sequence
 from contextlib import suppress
@@ -28,7 +27,6 @@ from stoker.brain.domain.errors import StokerError, refusal_error
 from stoker.brain.domain.ids import NodeName
 from stoker.brain.domain.units import Instant
 from stoker.wire.address import address_faults
-from stoker.wire.client.trust import Credentials, ServerProof
 
 NAME: Final = "identity.json"
 ASKED_NAME: Final = "joining.json"
@@ -138,6 +136,11 @@ def root_shown(addresses: Sequence[str], token: str) -> bytes:
     Nothing is sent but the beginning of a TLS handshake. Raises: StokerError `bad_token`, `bad_address`, `no_server`,
     `server_not_proved`.
     """
+    # A running agent needs none of these, which would be a tenth of its memory.
+    import ssl
+
+    from stoker.wire.client.trust import Credentials, ServerProof
+
     proof = ServerProof(Credentials(token=token))
     if not proof.wants_root:
         hint = "give the whole token that `stoker token create --role join` printed, with what stands after the dot"
