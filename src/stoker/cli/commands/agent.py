@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 
+from stoker.cli.display.output import output_options, show_lines
 from stoker.cli.options import OnceGroup
 from stoker.cli.setting_options import config_option, set_option
 
@@ -45,7 +46,9 @@ def agent(ctx: click.Context, path: Path | None, flags: dict[str, object]) -> No
 @click.option("--name", metavar="N", help="Name of this node. [default: node.name, else the host name]")
 @config_option
 @set_option
+@output_options
 def join(
+    form: str,
     addresses: str,
     token: str | None,
     token_file: str | None,
@@ -85,4 +88,5 @@ def join(
     text = token if token is not None else token_in(str(token_file))
     identity = asyncio.run(join_cluster(settings, [each.strip() for each in addresses.split(",")], text))
     cluster = identity.certificates.cluster_id
-    click.echo(f"node {identity.node} has joined cluster {cluster}; start its agent: stoker agent")
+    said = [f"node {identity.node} has joined cluster {cluster}; start its agent: stoker agent"]
+    show_lines(form, said, {"node": identity.node, "cluster_id": cluster, "control": identity.addresses})
