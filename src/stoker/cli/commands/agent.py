@@ -47,15 +47,7 @@ def agent(ctx: click.Context, path: Path | None, flags: dict[str, object]) -> No
 @config_option
 @set_option
 @output_options
-def join(
-    form: str,
-    addresses: str,
-    token: str | None,
-    token_file: str | None,
-    name: str | None,
-    path: Path | None,
-    flags: dict[str, object],
-) -> None:
+def join(addresses: str, path: Path | None, flags: dict[str, object], form: str, **given: str | None) -> None:
     """Let this node join the cluster whose control plane is at HOST:PORT, once.
 
     The node makes a key, which never leaves it, and the control plane knows the node by it from then on. The token,
@@ -72,6 +64,7 @@ def join(
     from stoker.cli.credentials import hide, token_in
     from stoker.cli.foreground import quiet_grpc
 
+    token, token_file, name = given["token"], given["token_file"], given["name"]
     if token:
         hide(token)
     if (token is None) == (token_file is None):
