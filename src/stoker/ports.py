@@ -49,7 +49,7 @@ class Entropy(Protocol):
         """A uniform draw from [low, high]."""
 
 
-class Credentials(NamedTuple):
+class KeyAndChain(NamedTuple):
     """Private key and certificate chain of one end of a connection, both as PEM."""
 
     key: bytes
@@ -58,7 +58,7 @@ class Credentials(NamedTuple):
 
 
 class CertificateHolder(NamedTuple):
-    """Whom a certificate names, and by which key."""
+    """Subject and key of a certificate."""
 
     subject: str
     """`node:NAME` or `control:NAME`; empty = nobody of Stoker's."""
@@ -66,7 +66,7 @@ class CertificateHolder(NamedTuple):
 
 
 class CertificateAuthority(Protocol):
-    """Authority of the cluster. Its methods take no longer than a signature, but for `look`."""
+    """Certificate authority of the cluster. Its methods take no longer than a signature."""
 
     @property
     def roots(self) -> bytes:
@@ -76,10 +76,10 @@ class CertificateAuthority(Protocol):
     def fingerprint(self) -> str:
         """SHA-256 of the root that signs, in 43 characters of URL-safe base64."""
 
-    def server(self, name: str, hosts: Sequence[str]) -> Credentials:
+    def server(self, name: str, hosts: Sequence[str]) -> KeyAndChain:
         """Make the credentials of a control plane that is reached under these host names and addresses."""
 
-    def sign(self, request: bytes, subject: str) -> Credentials:
+    def sign(self, request: bytes, subject: str) -> KeyAndChain:
         """Sign a client's certificate for the key in a request (PEM); its `key` is empty.
 
         Raises: StokerError `bad_certificate_request`.
@@ -91,8 +91,11 @@ class CertificateAuthority(Protocol):
     def holder(self, certificate: bytes) -> CertificateHolder:
         """Read a certificate (PEM) that was verified before. Raises: ValueError."""
 
-    def look(self) -> bool:
-        """Read what a rotation has changed; return whether anything has. Blocks."""
+    async def look(self) -> bool:
+        """Read what a rotation has changed; return whether anything has.
+
+        Raises: StokerError `authority_unusable`, once for each state of the file.
+        """
 
 
 class LogConflict(Exception):

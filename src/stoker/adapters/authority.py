@@ -35,9 +35,10 @@ from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKey
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from stoker.adapters.atomic_file import sync, write_atomic, written_apart
+from stoker.adapters.bounded_thread import BoundedThread, TookTooLong
 from stoker.brain.domain.errors import StokerError, refusal_error
 from stoker.brain.domain.units import SECOND_MS, Instant
-from stoker.ports import CertificateHolder, Credentials
+from stoker.ports import CertificateHolder, KeyAndChain
 
 FILE_NAME: Final = "ca.pem"
 PUBLIC_NAME: Final = "ca.crt"
@@ -46,6 +47,8 @@ LEAF_DAYS: Final = 90
 """A server makes another at two thirds of it, and an agent asks for one."""
 BACKDATED: Final = timedelta(hours=1)
 """Clocks of a cluster may differ by as much."""
+LOOK_S_MAX: Final = 5.0
+OPEN_S_MAX: Final = 30.0
 ROOTS_MAX: Final = 8
 HOSTS_MAX: Final = 256
 """Names and addresses of a machine that stand in a certificate."""
@@ -79,6 +82,7 @@ class Authority:
         """Read it, or make it where the folder has none. Raises: StokerError `authority_unusable`."""
         self._path = folder / FILE_NAME
         self._now = now
+        self._thread = BoundedThread("authority", (StokerError,))
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not os.path.lexists(self._path):
@@ -102,20 +106,33 @@ class Authority:
 
     @property
     def expires_at(self) -> Instant:
-        """When the root that signs does."""
+        """End of the validity of the root that signs."""
         return _instant(self._held.root.not_valid_after_utc)
 
-    def server(self, name: str, hosts: Sequence[str]) -> Credentials:
+    @classmethod
+    async def opened(cls, folder: Path, now: Callable[[], Instant]) -> "Authority":
+        """Read it or make it while others are served. Raises: StokerError `authority_unusable`."""
+        thread = BoundedThread("authority", (StokerError,))
+        try:
+            return await thread.ask(lambda: cls(folder, now), OPEN_S_MAX)
+        except TookTooLong as fault:
+            hint = "is the storage of that folder in order?"
+            message = f"the certificate authority in {folder} can't be read: {fault}"
+            raise refusal_error("authority_unusable", message, hint, path=str(folder)) from fault
+        finally:
+            thread.close()
+
+    def server(self, name: str, hosts: Sequence[str]) -> KeyAndChain:
         """Make the credentials of a control plane: it serves under these host names and addresses (C4)."""
         key = ec.generate_private_key(ec.SECP256R1())
         names = [_host(each) for each in dict.fromkeys(hosts)]
         leaf = self._leaf(f"control:{name}", key.public_key(), names)
-        return Credentials(key=_key_pem(key), chain=self._chain(leaf), renew_at=renewal_of(leaf))
+        return KeyAndChain(key=_key_pem(key), chain=self._chain(leaf), renew_at=renewal_of(leaf))
 
-    def sign(self, request: bytes, subject: str) -> Credentials:
+    def sign(self, request: bytes, subject: str) -> KeyAndChain:
         """Sign a client's certificate, whatever names the request has (C4)."""
         leaf = self._leaf(subject, read_request(request))
-        return Credentials(key=b"", chain=self._chain(leaf), renew_at=renewal_of(leaf))
+        return KeyAndChain(key=b"", chain=self._chain(leaf), renew_at=renewal_of(leaf))
 
     def key_in(self, request: bytes) -> str:
         return key_digest(read_request(request))
@@ -123,11 +140,14 @@ class Authority:
     def holder(self, certificate: bytes) -> CertificateHolder:
         return _holder(certificate)
 
-    def look(self) -> bool:
-        """Read what `stoker ca rotate` has written. What can't be used is left alone: the one in memory goes on.
+    async def look(self) -> bool:
+        """Read what `stoker ca rotate` has written. What can't be used is left alone: the one in memory goes on."""
+        try:
+            return await self._thread.ask(self._look, LOOK_S_MAX)
+        except TookTooLong:
+            return False  # a storage that hangs is told by whatever else is on it
 
-        Raises: StokerError `authority_unusable`, once for each state of the file.
-        """
+    def _look(self) -> bool:
         try:
             seen = _seen(self._path)
             if seen == self._seen:

@@ -36,7 +36,7 @@ _AGAIN: Final = "join again: `stoker agent join HOST:9090 --token T`"
 
 
 class Certificates(msgspec.Struct, frozen=True, kw_only=True):
-    """What a control plane answers to a request for a certificate. All is PEM."""
+    """Answer of a control plane to a request for a certificate. All is PEM."""
 
     chain: str
     roots: str
@@ -63,8 +63,8 @@ def with_addresses(settings: AgentSettings, identity: Identity | None) -> AgentS
     return replace(settings, control=replace(settings.control, addresses=named))
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
-    """What a node joins with."""
+class JoinRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Name and key with which a node joins."""
 
     node: NodeName
     key: str
@@ -78,17 +78,17 @@ class IdentityFile:
         self._path = data_dir / NAME
         self._asked = data_dir / ASKED_NAME
 
-    def ask(self, node: NodeName) -> Asked:
+    def ask(self, node: NodeName) -> JoinRequest:
         """Return the key that the node joins with, kept before anybody hears of it (I3).
 
         Raises: StokerError `identity_unusable`.
         """
         with suppress(OSError, msgspec.DecodeError):
-            kept = msgspec.json.decode(self._asked.read_bytes(), type=Asked)
+            kept = msgspec.json.decode(self._asked.read_bytes(), type=JoinRequest)
             if kept.node == node:
                 return kept
         key, request = _fresh_key()
-        asked = Asked(node=node, key=key, request=request)
+        asked = JoinRequest(node=node, key=key, request=request)
         try:
             self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             replace_file(str(self._asked), msgspec.json.encode(asked))

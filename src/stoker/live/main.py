@@ -147,7 +147,7 @@ async def server_tls(settings: ControlSettings, clock: Clock) -> ServerTls | Non
         given = [host for host in (settings.http.host, settings.grpc.host) if host not in ("0.0.0.0", "::")]
         return list(dict.fromkeys([*filter(None, named), *given, *hosts_of_machine()]))
 
-    authority = await asyncio.to_thread(Authority, settings.authority_dir.absolute(), clock.now)
+    authority = await Authority.opened(settings.authority_dir.absolute(), clock.now)
     return ServerTls(authority, settings.failover.name, hosts, clock)
 
 

@@ -1,19 +1,18 @@
-"""Credentials of a control plane for its listeners and its peers, kept valid while it runs."""
+"""Certificates of a control plane for its listeners and its peers, kept valid while it runs."""
 
-import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import NodeName
-from stoker.ports import CertificateAuthority, Clock, Credentials, Telemetry
+from stoker.ports import CertificateAuthority, Clock, KeyAndChain, Telemetry
 
 LOOK_S: Final = 2.0
 """Between two looks at the authority's file, which `stoker ca rotate` changes."""
 
 
 class ServerTls:
-    """Current credentials of one control plane.
+    """Current key and certificate of one control plane.
 
     Rules: V1  new connections get new credentials when two thirds of the old ones' time have passed, when the authority
                was rotated, and when the names of the machine have changed; connections that are open stay
@@ -25,7 +24,7 @@ class ServerTls:
     ) -> None:
         """`name`: of this control plane. `hosts`: its host names and addresses now."""
         self.authority = authority
-        self.changed: list[Callable[[Credentials], object]] = []
+        self.changed: list[Callable[[KeyAndChain], object]] = []
         """Called with each new credentials."""
         self._name = name
         self._hosts = hosts
@@ -39,7 +38,7 @@ class ServerTls:
             await self._clock.sleep(LOOK_S)
             rotated = False
             try:
-                rotated = await asyncio.to_thread(self.authority.look)
+                rotated = await self.authority.look()
             except StokerError as fault:  # V2
                 telemetry.warn("authority_unreadable", error=fault.refusal.message, hint=fault.refusal.hint)
             hosts = tuple(self._hosts())

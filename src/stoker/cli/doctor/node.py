@@ -69,7 +69,7 @@ def name(settings: AgentSettings) -> Iterator[CheckResult]:
 
 
 def identity(settings: AgentSettings) -> Iterator[CheckResult]:
-    """How the control plane knows this node, as the agent reads it. Whether it still does is its to say."""
+    """Read the identity as the agent reads it. Whether the control plane still knows its key is for that to say."""
     if settings.control.insecure:
         yield doubtful(
             "control.insecure: all is plain text, and whoever listens in the place of the control plane gives orders",

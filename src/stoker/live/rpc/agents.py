@@ -165,7 +165,7 @@ class AgentService(SchedulerServiceServicer):
 
 
 class JoinService(JoinServiceServicer):
-    """gRPC servicer for nodes that haven't joined yet, and for whoever looks for the port of those that have."""
+    """gRPC servicer for nodes that join, and for agents and peers that look for the port of certificates."""
 
     def __init__(self, control: LiveControlPlane, callers: Callers, tls: ServerTls, node_port: int) -> None:
         self._control = control
