@@ -8,6 +8,7 @@ import http.client
 import json
 import os
 import signal
+import ssl
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -44,6 +45,8 @@ class Half:
         self.http_port, self.grpc_port = free_port(), free_port()
         self.settings = folder / f"{name}.yaml"
         self.token = ""
+        self.authority: Path | None = None
+        """Certificates of the authority where REST speaks TLS, once it was made. None = it doesn't."""
         self.prefix: Sequence[str] = ()
         """Words before the command: `ip netns exec NAME`."""
         self.environ: Mapping[str, str] = {}
@@ -52,7 +55,7 @@ class Half:
 
     @property
     def url(self) -> str:
-        return f"http://{self.host}:{self.http_port}"
+        return f"http{'s' if self.authority else ''}://{self.host}:{self.http_port}"
 
     @property
     def address(self) -> str:
@@ -110,6 +113,9 @@ class Half:
     ) -> tuple[int, Any]:
         """One request on a connection of its own. Raises: OSError, http.client.HTTPException."""
         client = http.client.HTTPConnection(self.host, self.http_port, timeout=timeout_s)
+        if self.authority is not None:
+            context = ssl.create_default_context(cafile=str(self.authority))
+            client = http.client.HTTPSConnection(self.host, self.http_port, timeout=timeout_s, context=context)
         try:
             return ask_on(client, method, path, body, {"authorization": f"Bearer {self.token}", **headers})
         finally:

@@ -10,6 +10,7 @@ Costs: one SHA-256 and two look-ups for each request with a token.
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import Final
 
 from msgspec.structs import replace
@@ -40,6 +41,8 @@ class Access:
     def __init__(self, committer: Committer, wrong: WrongTokens, *, open_to_owner: bool) -> None:
         """`open_to_owner`: a request without a token is the owner's, since nobody else gets this far."""
         self.open_to_owner = open_to_owner
+        self.fingerprint: Callable[[], str] = str
+        """Of the authority that certifies this control plane, which new tokens name; empty = there is none."""
         self._committer = committer
         self._wrong = wrong
         self._news = asyncio.Event()

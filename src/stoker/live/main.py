@@ -167,7 +167,10 @@ async def _serve(
         if tls is not None:
             duties.begin("tls", tls.run(telemetry))
         http_port: int = listeners[0].getsockname()[1]
-        serving = serve_http(app, listeners, duties, for_owner_alone=for_owner_alone)
+        if tls is not None:
+            control.access.fingerprint = lambda: tls.authority.fingerprint
+        context = tls.http_context() if tls is not None and settings.tls.http(settings.http.host) else None
+        serving = serve_http(app, listeners, duties, for_owner_alone=for_owner_alone, context=context)
         async with agents as grpc_port, serving:
             telemetry.event("scheduler_started", version=PRODUCT, epoch=control.committer.state.epoch)
             where = {"http_port": http_port, "grpc_port": grpc_port, "node_port": agents.node_port}

@@ -78,12 +78,19 @@ class Pair:
 
     async def run(self, listeners: Sequence[socket.socket], stop: asyncio.Event) -> None:
         """Serve until `stop`. Raises: StokerError, LogDamaged, DutyEnded."""
-        async with AsyncExitStack() as undo, Duties() as duties, serve_http(self._between, listeners, duties):
+        secure = self._settings.tls.http(self._settings.http.host)
+        plain = [each for each in listeners if not secure or each.family == socket.AF_UNIX]
+        async with AsyncExitStack() as undo, Duties() as duties, serve_http(self._between, plain, duties):
             tenure_ports = await self._tenure_ports(undo, stop)
-            if self._tls is not None:
-                duties.begin("tls", self._tls.run(self._ports.telemetry))
-            tenures = Tenures(self._settings, tenure_ports, self._ports, self._serve)
-            await first_of(tenures.run(stop), duties.until(asyncio.Event()))
+            async with AsyncExitStack() as served:
+                if self._tls is not None:
+                    duties.begin("tls", self._tls.run(self._ports.telemetry))
+                    if secure:  # which nothing can be before the authority was found, beside the lease record
+                        secured = [each for each in listeners if each not in plain]
+                        context = self._tls.http_context()
+                        await served.enter_async_context(serve_http(self._between, secured, duties, context=context))
+                tenures = Tenures(self._settings, tenure_ports, self._ports, self._serve)
+                await first_of(tenures.run(stop), duties.until(asyncio.Event()))
 
     async def _tenure_ports(self, undo: AsyncExitStack, stop: asyncio.Event) -> TenurePorts:
         settings, ports = self._settings, self._ports
@@ -168,6 +175,8 @@ class Pair:
             peers = ReplicationService(
                 secret=lambda: self._secret, pinged=driver.pinged, accept=replication.accept, tls=self._grpc_tls
             )
+        if (tls := self._tls) is not None:
+            control.access.fingerprint = lambda: tls.authority.fingerprint
         agents = RpcServer(settings.grpc, control, peers, self._grpc_tls)
         app = create_app(control)
         quiet_collector()

@@ -1,8 +1,10 @@
 """Certificates of a control plane for its listeners and its peers, kept valid while it runs."""
 
+import ssl
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from stoker.api.http.tls import load_credentials, server_context
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import NodeName
 from stoker.ports import CertificateAuthority, Clock, KeyAndChain, Telemetry
@@ -48,6 +50,12 @@ class ServerTls:
                 telemetry.event("certificate_renewed", rotated=rotated, authority=self.authority.fingerprint)
                 for each in self.changed:
                     each(self.credentials)
+
+    def http_context(self) -> ssl.SSLContext:
+        """Return what REST serves with; its certificates are kept valid too (V1)."""
+        context = server_context(self.credentials.key, self.credentials.chain)
+        self.changed.append(lambda now: load_credentials(context, now.key, now.chain))
+        return context
 
     def holder_is_node(self, certificate: bytes) -> tuple[NodeName, str] | None:
         """Return the node that a verified certificate (PEM) names, and the digest of its key; None = it names none."""

@@ -152,6 +152,7 @@ STATUSES: Final[dict[str, Status]] = {
     "too_many_tokens": _full("Too many tokens"),
     "bad_token_file": _local("A file with a token can't be used", EXIT_REFUSED),
     "bad_ca_file": _local("A file of certificates can't be used", EXIT_REFUSED),
+    "config_unwritable": _local("The person's settings can't be written"),
     "server_not_proved": _local("The server hasn't proved who it is", EXIT_REFUSED),
     "tls_wanted": _malformed("The port speaks TLS, and was asked without"),
     "tls_not_spoken": _local("The port speaks no TLS", EXIT_REFUSED),

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from stoker.brain.domain.access import Role, Token, TokenId
+from stoker.brain.domain.access import Caller, Role, Token, TokenId
 from stoker.brain.domain.errors import StokerError, refusal_error
 from stoker.brain.domain.ids import TenantName
 from stoker.brain.domain.units import NEVER, Instant
@@ -57,11 +57,26 @@ class TokenView(msgspec.Struct, frozen=True, kw_only=True):
     """None = never."""
 
 
+class CallerView(msgspec.Struct, frozen=True, kw_only=True):
+    """The caller of a request, as the control plane knows it."""
+
+    principal: str
+    """Whom the audit trail names."""
+    role: Role
+    tenant: str | None
+    """None = bound to none."""
+    user: str | None
+    """Unix account of jobs that are submitted so. None = that of the node's agent, where that is allowed."""
+    token: str | None
+    """Id of the token that was sent. None = none was wanted."""
+
+
 class NewTokenView(TokenView, frozen=True, kw_only=True):
     """A token that was just made."""
 
     token: str
-    """Its text, shown this once."""
+    """Its text, shown this once; where the control plane speaks TLS, followed by a dot and the fingerprint of the
+    authority that certifies it."""
 
 
 class TokenListView(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,6 +120,16 @@ def token_view(token: Token) -> TokenView:
         node=token.node or None,
         created_at=iso(token.created_at),
         expires_at=iso_or_none(token.expires_at),
+    )
+
+
+def caller_view(caller: Caller) -> CallerView:
+    return CallerView(
+        principal=caller.principal,
+        role=caller.role,
+        tenant=caller.tenant or None,
+        user=caller.user or None,
+        token=caller.token or None,
     )
 
 
