@@ -32,7 +32,7 @@ few="curl:curl git:git pgrep:procps"
 many="$few chromium:chromium ip:iproute2 iptables:iptables pg_ctlcluster:postgresql"
 # Whole machines lose their power where that is asked for (see tests/real/test_machines.py).
 [ -z "${STOKER_POWER_CUTS:-}" ] ||
-    many="$many qemu-system-x86_64:qemu-system-x86 debootstrap:debootstrap mke2fs:e2fsprogs"
+    many="$many qemu-system-x86_64:qemu-system-x86 mmdebstrap:mmdebstrap mke2fs:e2fsprogs"
 install_programs() {
     needs=
     for each in $1; do

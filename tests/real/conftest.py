@@ -15,6 +15,7 @@ from stoker.wire.client import Client
 from tests.real.forks import Fork, forker_pid
 from tests.real.say import Say
 from tests.real.up_process import UpProcess, until
+from tests.real.virtual_machine import Template, template
 
 
 @pytest.hookimpl(wrapper=True)
@@ -74,3 +75,9 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpProcess]:
 @pytest.fixture
 def say(up: UpProcess) -> Say:
     return Say(up.url)
+
+
+@pytest.fixture(scope="session")
+def made() -> Template:
+    """A machine that has booted, to start others from."""
+    return template()

@@ -21,19 +21,19 @@ import pytest
 ROOT: Final = Path(__file__).resolve().parents[2]
 SUITE: Final = "bookworm"
 KERNEL: Final = "linux-image-cloud-amd64"
-PACKAGES: Final = ("systemd", "systemd-sysv", "udev", "kmod", "busybox-static", "iproute2", "python3")
+PACKAGES: Final = (
+    *("systemd", "systemd-sysv", "udev", "kmod", "busybox-static", "iproute2", "python3", "ca-certificates"),
+    "nfs-kernel-server",  # storage that machines share; it serves only where a test says so
+)
 SHELL_PORT: Final = 7_000
 SITE: Final = "usr/local/lib/python3.11/dist-packages"
 BUILD_S_MAX: Final = 1_200.0
 
+MODULES: Final = ("virtio_pci", "virtio_blk", "virtio_net")
 # Debian's own initial RAM disk takes some seconds more at each boot, and longer to make.
-_MODULES: Final = (
-    *("virtio", "virtio_ring", "virtio_pci_legacy_dev", "virtio_pci_modern_dev", "virtio_pci", "virtio_blk"),
-    *("failover", "net_failover", "virtio_net"),
-)
-_INIT: Final = f"""#!/bin/busybox sh
+_INIT: Final = """#!/bin/busybox sh
 /bin/busybox mount -t devtmpfs dev /dev
-for each in {" ".join(_MODULES)}; do /bin/busybox insmod /$each.ko; done
+for each in {modules}; do /bin/busybox insmod /$each; done
 until [ -b /dev/vdb ]; do /bin/busybox sleep 0.05; done
 /bin/busybox mount -t ext4 /dev/vda /new
 /bin/busybox mount -t ext4 -o ro /dev/vdb /new/opt/stoker
@@ -95,16 +95,13 @@ from stoker.__main__ import main
 main()
 """
 _UNWANTED: Final = (
-    *("getty@.service", "serial-getty@.service", "console-getty.service", "systemd-journal-flush.service"),
-    *(
-        "apt-daily.timer",
-        "apt-daily-upgrade.timer",
-        "dpkg-db-backup.timer",
-        "e2scrub_all.timer",
-        "e2scrub_reap.service",
-    ),
-    *("fstrim.timer", "systemd-hwdb-update.service", "systemd-update-utmp.service", "systemd-tmpfiles-clean.timer"),
-    *("systemd-journal-catalog-update.service", "systemd-pstore.service"),
+    *("getty@.service", "serial-getty@.service", "console-getty.service", "getty-static.service"),
+    *("apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer", "e2scrub_all.timer", "fstrim.timer"),
+    *("e2scrub_reap.service", "systemd-hwdb-update.service", "systemd-update-utmp.service", "modprobe@.service"),
+    *("systemd-tmpfiles-clean.timer", "systemd-journal-catalog-update.service", "systemd-journal-flush.service"),
+    *("systemd-pstore.service", "systemd-binfmt.service", "systemd-update-utmp-runlevel.service"),
+    *("dev-hugepages.mount", "dev-mqueue.mount", "sys-kernel-debug.mount", "sys-kernel-tracing.mount"),
+    *("rpcbind.service", "rpcbind.socket", "rpc-statd.service", "rpc-statd-notify.service", "nfs-blkmap.service"),
 )
 
 
@@ -161,11 +158,13 @@ def image() -> Image:
 
 def _make_image(folder: Path) -> None:
     tree = folder / "tree"
-    unsafe = tree / "etc/dpkg/dpkg.cfg.d/unsafe"
-    unsafe.parent.mkdir(parents=True)
-    unsafe.write_text("force-unsafe-io\n")  # a tree that isn't whole is thrown away
+    folder.mkdir()
+    # Where this ends before its time, so does all that it has started or mounted.
+    alone_there = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
+    # A tree that isn't whole is thrown away, so no file of it need be synced.
+    quick = ("--quiet", "--mode=root", "--variant=apt", "--dpkgopt=force-unsafe-io")
     try:
-        run("debootstrap", "--variant=minbase", f"--include={','.join(PACKAGES)}", SUITE, tree)
+        run(*alone_there, "mmdebstrap", *quick, f"--include={','.join(PACKAGES)}", SUITE, tree)
     except (AssertionError, subprocess.TimeoutExpired) as fault:
         pytest.skip(f"no Debian to be had here: {str(fault)[-500:]}")
     _take_kernel(tree, folder)
@@ -192,12 +191,26 @@ def _take_kernel(tree: Path, folder: Path) -> None:
     run("chroot", tree, "sh", "-ec", script)
     (kernel,) = (tree / "boot").glob("vmlinuz-*")
     shutil.copy(kernel, folder / "vmlinuz")
-    found = {path.stem: path for path in (tree / "lib/modules").rglob("*.ko")}
-    programs = [("bin/busybox", 0o100755, (tree / "bin/busybox").read_bytes()), ("init", 0o100755, _INIT.encode())]
-    modules = [(f"{name}.ko", 0o100644, found[name].read_bytes()) for name in _MODULES if name in found]
+    found = {path.name: path.read_bytes() for path in _modules(tree)}
+    programs = {
+        "bin/busybox": (tree / "bin/busybox").read_bytes(),
+        "init": _INIT.format(modules=" ".join(found)).encode(),
+    }
     folders = [(name, 0o040755, b"") for name in ("bin", "dev", "new")]
-    (folder / "initrd").write_bytes(cpio([*folders, *programs, *modules]))
+    files = [(name, 0o100755, content) for name, content in (programs | found).items()]
+    (folder / "initrd").write_bytes(cpio([*folders, *files]))
     shutil.rmtree(tree / "boot")
+
+
+def _modules(tree: Path) -> list[Path]:
+    """Files of `MODULES`, each after those that it needs. Source: modules.dep(5)."""
+    (listed,) = (tree / "lib/modules").glob("*/modules.dep")
+    order: dict[Path, None] = {}
+    for line in listed.read_text().splitlines():
+        module, _, needed = line.partition(":")
+        if Path(module).stem in MODULES:
+            order |= dict.fromkeys(listed.parent / each for each in [*reversed(needed.split()), module])
+    return list(order)
 
 
 def _furnish(tree: Path) -> None:
@@ -225,7 +238,8 @@ def _furnish(tree: Path) -> None:
     (tree / "opt/stoker").mkdir()
     enabled = ("network.service", "shell.socket")
     people = "useradd --system --home-dir /var/lib/stoker stoker; useradd -m -u 2001 ada"
-    run("chroot", tree, "sh", "-ec", f"{people}; systemctl -q enable {' '.join(enabled)}")
+    asleep = "systemctl -q disable nfs-server nfs-client.target remote-fs.target"
+    run("chroot", tree, "sh", "-ec", f"{people}; systemctl -q enable {' '.join(enabled)}; {asleep}")
 
 
 def project_disk(made_of: Image, path: Path) -> Path:

@@ -1,0 +1,92 @@
+"""Machines that run Stoker by its shipped units: what is on their disks, and agents outside that work for them."""
+
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from stoker.brain.domain.access import Role
+from stoker.wire.rest.token import NewTokenBody
+from tests.real.agent_process import AgentProcess
+from tests.real.control_process import ControlProcess
+from tests.real.machine_image import Image, data_disk, uid_of
+from tests.real.tokens import Tokens, token_in, tokens_of, written
+from tests.real.virtual_machine import HOST, Machine
+
+CUTS: Final = int(os.environ.get("STOKER_POWER_CUTS", "0"))
+NOT_HERE: Final = "NOT PROVED HERE: machines are started where STOKER_POWER_CUTS says how often their power is cut"
+wanted: Final = pytest.mark.skipif(not CUTS, reason=NOT_HERE)
+"""An image of the machine and its first boot take minutes."""
+PATIENCE_S: Final = 900.0
+HTTP, GRPC = 8080, 9090
+CONTROL: Final = f"""data_dir: /var/lib/stoker
+http: {{host: 0.0.0.0, port: {HTTP}}}
+grpc: {{host: 0.0.0.0, port: {GRPC}}}
+"""
+NODE: Final = """data_dir: /var/lib/stoker-agent
+node: {{name: n1, cpus: 16}}
+control: {{addresses: ["{host}:{port}"], token_file: /etc/stoker/agent.token}}
+gpu: {{script: /etc/stoker/gpus.yaml}}
+executor: {{allow_root: true}}
+"""
+
+
+def until(holds: Callable[[], object], what: Callable[[], str], within_s: float = PATIENCE_S) -> None:
+    deadline = time.monotonic() + within_s
+    while not holds():
+        assert time.monotonic() < deadline, what()
+        time.sleep(0.1)
+
+
+def control_machine(folder: Path, image: Image) -> tuple[Machine, Tokens]:
+    """A machine for a control plane, and tokens for it."""
+    stage = folder / "stage"
+    data = stage / "var/lib/stoker"
+    admin = tokens_of(data).admin
+    kept = shutil.move(data.with_name("stoker.tokens"), folder / "tokens")
+    (stage / "etc/stoker").mkdir(parents=True)
+    (stage / "etc/stoker/control.yaml").write_text(CONTROL)
+    for path in (data, *data.iterdir()):
+        os.chown(path, uid_of("stoker", image), -1)
+    return Machine(folder, "control", HTTP, GRPC, disk=data_disk(folder / "control.img", stage)), Tokens(
+        admin, Path(kept) / "agent"
+    )
+
+
+def node_machine(folder: Path, control: ControlProcess) -> tuple[Machine, str]:
+    """A machine for the agent `n1` of a control plane outside, and the token of a person whose account it has.
+
+    Jobs find a file `/srv/proof` there that they may add to.
+    """
+    stage = folder / "stage"
+    user = token_in(control.folder, NewTokenBody(role=Role.USER, tenant="default", user="ada"))
+    (stage / "etc/stoker").mkdir(parents=True)
+    (stage / "var/lib/stoker-agent").mkdir(parents=True, mode=0o711)
+    (stage / "etc/stoker/agent.yaml").write_text(NODE.format(host=HOST, port=control.grpc_port))
+    (stage / "etc/stoker/gpus.yaml").write_text("gpus: [{count: 4, model: Tesla V100, memory_mb: 16384}]\n")
+    written(stage / "etc/stoker/agent.token", control.tokens.agent_file.read_text())
+    proof = stage / "proof"
+    proof.touch()
+    proof.chmod(0o666)
+    return Machine(folder, "node", disk=data_disk(folder / "node.img", stage)), user
+
+
+@contextmanager
+def agents(folder: Path, machine: Machine, token_file: Path) -> Iterator[list[AgentProcess]]:
+    """Two of the control plane in that machine, outside."""
+    started = []
+    try:
+        for name in ("n1", "n2"):
+            agent = AgentProcess(folder / name, name=name)
+            agent.environ["STOKER__CONTROL__TOKEN_FILE"] = str(token_file)
+            agent.write(agent.settings.read_text().replace("127.0.0.1:1", f"127.0.0.1:{machine.port_of(GRPC)}"))
+            started.append(agent.start())
+        yield started
+    finally:
+        for agent in started:
+            agent.__exit__(None, None, None)
