@@ -28,7 +28,7 @@ from stoker.brain.domain.gpu import Gpu
 from stoker.brain.domain.ids import GpuUuid, NodeName
 from stoker.brain.domain.node import Inventory
 from stoker.brain.domain.report import Beat, Registration, TaskInventory
-from stoker.control.settings import GrpcSettings, HttpSettings
+from stoker.control.settings import GrpcSettings, HttpSettings, TlsSettings
 from stoker.live.main import run_control
 from stoker.live.settings.control import ControlSettings
 
@@ -159,7 +159,8 @@ async def _drain(output: asyncio.StreamReader) -> None:
 async def serve(folder: str, port: int, http_port: int) -> None:
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    settings = ControlSettings(data_dir=Path(folder), http=HttpSettings(port=http_port), grpc=GrpcSettings(port=port))
+    plain, http, grpc = TlsSettings(mode="off"), HttpSettings(port=http_port), GrpcSettings(port=port)
+    settings = ControlSettings(data_dir=Path(folder), http=http, grpc=grpc, tls=plain)
     await run_control(settings, stop=stop, on_ready=lambda: print("READY", flush=True), open_to_owner=False)
 
 

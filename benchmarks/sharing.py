@@ -66,17 +66,17 @@ def tree() -> Iterator[Tenant]:
         yield Tenant(name=TenantName(f"team-{number}"), parent=TOP, quota=quota)
 
 
-def share(url: str, admin: str = "") -> str:
+def share(url: str, admin: str = "", ca_file: str = "") -> str:
     """Make the tenants of a control plane that serves; the text of a user's token in the benchmark's own."""
-    with Client(url, token=admin) as client:
+    with Client(url, token=admin, ca_file=ca_file) as client:
         for tenant in tree():
             client.create_tenant(_body(tenant))
         return client.create_token(NewTokenBody(role=Role.USER, tenant=TEAM)).token
 
 
-def make_alone(url: str, admin: str = "") -> None:
+def make_alone(url: str, admin: str = "", ca_file: str = "") -> None:
     """No guarantees of the class pools either."""
-    with Client(url, token=admin) as client:
+    with Client(url, token=admin, ca_file=ca_file) as client:
         client.set_quota(QuotaBody(online_percent=0.0, batch_percent=0.0))
 
 

@@ -1,11 +1,12 @@
 """How many submissions a second does a control plane acknowledge, each of them durable?
 
-Run: `PYTHONPATH=src python -m benchmarks.submissions [--seconds 4] [--rounds 3] [--dir FOLDER] [--alone]`. A `stoker
-control` is pinned to core 0; 32 keep-alive clients, or one with many jobs in its body, ask it from this process on core
-1, with a user's token of a tenant with limits (`sharing`), or with `--alone` an admin's. No node has joined, so that
-nothing but the way in is measured. Floors, in the same run and in turns: GET /health from the same clients (what the
-server costs before anybody decides anything), and write + fdatasync of 400 bytes on the disk of the log, one after the
-other. CPU is what the kernel charged to the control plane, all its threads.
+Run: `PYTHONPATH=src python -m benchmarks.submissions [--seconds 4] [--rounds 3] [--dir FOLDER] [--alone] [--tls]`. A
+`stoker control` is pinned to core 0; 32 keep-alive clients, or one with many jobs in its body, ask it from this process
+on core 1, with a user's token of a tenant with limits (`sharing`), or with `--alone` an admin's. No node has joined, so
+that nothing but the way in is measured. Floors, in the same run and in turns: GET /health from the same clients (what
+the server costs before anybody decides anything), and write + fdatasync of 400 bytes on the disk of the log, one after
+the other. CPU is what the kernel charged to the control plane, all its threads. With `--tls` a second control plane
+that speaks TLS is asked in turns with it, over connections that are kept, to submit and to list 1,000 jobs.
 
 Must: 2,500 submissions/s, 10,000 jobs/s in bulk, an array of 10,000 in 100 ms. Slurm 22.05 on the same kind of machine:
 390 submissions/s, lost on kill -9; an array of 10,000 in 4.4 ms, not durable.
@@ -19,6 +20,7 @@ import json
 import os
 import shutil
 import signal
+import ssl
 import statistics
 import subprocess
 import sys
@@ -36,6 +38,9 @@ JOB = {"name": "train", "command": ["python", "train.py"], "gpu_count": 1, "env"
 BULK = 1_000
 MEMBERS = 10_000
 JOBS_PER_S, BULK_JOBS_PER_S, ARRAY_MS = 2_500, 10_000, 100
+LISTED = 1_000
+TLS_PART = 0.8
+"""Of what the same costs without TLS, as a rate."""
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -45,10 +50,11 @@ class Control:
     pid: int
     folder: Path
     access: Access = NOBODY
+    tls: ssl.SSLContext | None = None
 
     @property
     def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
+        return f"http{'s' if self.tls else ''}://127.0.0.1:{self.port}"
 
     def request(self, method: str, path: str, body: bytes = b"", more: str = "") -> bytes:
         """Bytes that a client with a token sends."""
@@ -60,11 +66,19 @@ class Control:
 
 
 @contextlib.contextmanager
-def control_on_core_0(folder: Path, *settings_more: str, alone: bool = False) -> Iterator[Control]:
+def control_on_core_0(folder: Path, *settings_more: str, alone: bool = False, tls: bool = False) -> Iterator[Control]:
     """A `stoker control` of its own; ended afterwards. `settings_more` are KEY=VALUE."""
+    authority = folder / "ca" / "ca.crt"
     port, access = free_port(), kept(folder)
     admin = access or first_tokens(folder)
-    settings = {"data_dir": folder, "http.port": port, "grpc.port": free_port(), "log.level": "warning"}
+    settings = {
+        "data_dir": folder,
+        "http.port": port,
+        "grpc.port": free_port(),
+        "log.level": "warning",
+        "grpc.node_port": 0,
+        "tls.mode": "on" if tls else "off",
+    }
     # Jobs pile up where no node takes them.
     settings |= {"policy.tenant_pending_jobs_max": 1_000_000}
     given = [*(f"{key}={value}" for key, value in settings.items()), *settings_more]
@@ -76,32 +90,37 @@ def control_on_core_0(folder: Path, *settings_more: str, alone: bool = False) ->
         process = subprocess.Popen(command, stdout=said, stderr=subprocess.STDOUT)
     try:
         until = time.monotonic() + START_S_MAX
-        while not _answers(port):
+        context: ssl.SSLContext | None = None
+        while True:
+            if tls and authority.exists():
+                context = ssl.create_default_context(cafile=str(authority))
+            if bool(context) == tls and _answers(port, context):
+                break
             if process.poll() is not None or time.monotonic() > until:
                 raise TimeoutError(f"`stoker control` wasn't ready: {log.read_text()[-2000:]}")
             time.sleep(0.05)
         if access is None:
-            url = f"http://127.0.0.1:{port}"
-            access = admin._replace(user="" if alone else share(url, admin.admin))
+            url, ca_file = f"http{'s' if tls else ''}://127.0.0.1:{port}", str(authority) if tls else ""
+            access = admin._replace(user="" if alone else share(url, admin.admin, ca_file))
             if alone:
-                make_alone(url, admin.admin)
+                make_alone(url, admin.admin, ca_file)
             keep(folder, access)
-        yield Control(port, process.pid, folder, access)
+        yield Control(port, process.pid, folder, access, context)
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(60)
 
 
-def _answers(port: int) -> bool:
+def _answers(port: int, tls: ssl.SSLContext | None) -> bool:
     with contextlib.suppress(OSError):
-        asyncio.run(_asked_once(port, request_of("GET", "/health")))
+        asyncio.run(_asked_once(port, request_of("GET", "/health"), tls))
         return True
     return False
 
 
-async def _asked_once(port: int, request: bytes) -> bytes:
+async def _asked_once(port: int, request: bytes, tls: ssl.SSLContext | None = None) -> bytes:
     loop = asyncio.get_running_loop()
-    connection, client = await loop.create_connection(lambda: KeepAlive(lambda: request), "127.0.0.1", port)
+    connection, client = await loop.create_connection(lambda: KeepAlive(lambda: request), "127.0.0.1", port, ssl=tls)
     client.left = 1
     client.send()
     await client.done
@@ -164,9 +183,14 @@ class Rate:
     """Of the control plane, for each."""
 
 
-async def _keep_asking(port: int, request: Callable[[], bytes], clients: int, seconds: float) -> tuple[int, float]:
+async def _keep_asking(
+    control: Control, request: Callable[[], bytes], clients: int, seconds: float
+) -> tuple[int, float]:
     loop = asyncio.get_running_loop()
-    made = [await loop.create_connection(lambda: KeepAlive(request), "127.0.0.1", port) for _ in range(clients)]
+    made = [
+        await loop.create_connection(lambda: KeepAlive(request), "127.0.0.1", control.port, ssl=control.tls)
+        for _ in range(clients)
+    ]
     began = time.perf_counter()
     for _, client in made:
         client.left = 1 << 60
@@ -184,7 +208,7 @@ async def _keep_asking(port: int, request: Callable[[], bytes], clients: int, se
 def rate(control: Control, request: Callable[[], bytes], clients: int, seconds: float, each: int = 1) -> Rate:
     """Of requests over and over; `each` counts for so many."""
     cpu = control.cpu_s()
-    answers, took = asyncio.run(_keep_asking(control.port, request, clients, seconds))
+    answers, took = asyncio.run(_keep_asking(control, request, clients, seconds))
     done = answers * each
     return Rate(done / took, (control.cpu_s() - cpu) / done * 1e6)
 
@@ -223,13 +247,22 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--dir", type=Path, default=None)
     alone_option(parser)
+    parser.add_argument("--tls", action="store_true", help="TLS beside plain, and nothing else")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=options.dir) as above:
         folder = Path(above) / "data"
         folder.mkdir()
-        with control_on_core_0(folder, alone=options.alone) as control:
+        with contextlib.ExitStack() as running:
+            control = running.enter_context(control_on_core_0(folder, alone=options.alone))
+            if options.tls:
+                beside = Path(above) / "secured"
+                beside.mkdir()
+                secured = running.enter_context(control_on_core_0(beside, alone=options.alone, tls=True))
             os.sched_setaffinity(0, {min(1, (os.cpu_count() or 1) - 1)})
-            report(control, options.seconds, options.rounds)
+            if options.tls:
+                report_tls(control, secured, options.seconds, options.rounds)
+            else:
+                report(control, options.seconds, options.rounds)
 
 
 def report(control: Control, seconds: float, rounds: int) -> None:
@@ -266,6 +299,39 @@ def report(control: Control, seconds: float, rounds: int) -> None:
     verdict = f"{ARRAY_MS} ms: {'yes' if median <= ARRAY_MS else 'NO'}"
     print("\n| one call | ms, median | longest | must |\n|---|---:|---:|---|")
     print(f"| an array of {MEMBERS:,} | {median:.1f} | {worst:.1f} | {verdict} |")
+
+
+def report_tls(plain: Control, secured: Control, seconds: float, rounds: int) -> None:
+    def asking(control: Control, method: str, path: str, body: bytes = b"") -> Callable[[], Rate]:
+        request = control.request(method, path, body)
+        clients = CLIENTS if body else 1
+        return lambda: rate(control, lambda: request, clients, seconds)
+
+    body, listed = json.dumps(JOB).encode(), f"/api/v1/jobs?limit={LISTED}"
+    for control in (plain, secured):
+        asyncio.run(_asked_once(control.port, _bulk(control), control.tls))
+    found = measured(
+        rounds,
+        {
+            "list": asking(plain, "GET", listed),
+            "list over TLS": asking(secured, "GET", listed),
+            "submit": asking(plain, "POST", "/api/v1/jobs", body),
+            "submit over TLS": asking(secured, "POST", "/api/v1/jobs", body),
+        },
+    )
+    print(f"{machine()}; {rounds} rounds, in turns\n")
+    print("| what | a second, median | spread | CPU us each | of plain | must |\n|---|---:|---:|---:|---:|---|")
+    for name, what in (
+        ("submit", f"POST of one job, {CLIENTS} keep-alive clients"),
+        ("list", f"list of {LISTED:,} jobs, one keep-alive client"),
+    ):
+        base = statistics.median(each.per_s for each in found[name])
+        print(row(f"{what}, plain", found[name], 0, base))
+        print(row(f"{what}, TLS", found[f"{name} over TLS"], round(TLS_PART * base), base))
+
+
+def _bulk(control: Control) -> bytes:
+    return control.request("POST", "/api/v1/jobs", json.dumps({"jobs": [JOB] * LISTED}).encode())
 
 
 if __name__ == "__main__":

@@ -1,10 +1,9 @@
 #!/bin/sh
 # The two daemons, four fake V100, and the REST calls that users of the dgpu dialect type. Exits 0 when all went well.
 #
-# A control plane wants a token of whoever asks it: an agent's to join with, and a user's, which curl reads from a file so
-# that it stands in no list of processes.
+# The node joins with a token, once; a user's token curl reads from a file, so that it stands in no list of processes.
 #
-# HTTP_PORT (18080), GRPC_PORT (19090) and DATA (a temporary folder) may be set from outside.
+# HTTP_PORT (18080), GRPC_PORT (19090), NODE_PORT (19091) and DATA (a temporary folder) may be set from outside.
 set -eu
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../.." && pwd)
@@ -12,7 +11,7 @@ stoker=${STOKER:-$root/.venv/bin/stoker}
 [ -x "$stoker" ] || { echo "run.sh: no $stoker; run \`make demo\` once, or set STOKER" >&2; exit 1; }
 command -v curl >/dev/null || { echo "run.sh: curl is missing" >&2; exit 1; }
 
-http_port=${HTTP_PORT:-18080} grpc_port=${GRPC_PORT:-19090}
+http_port=${HTTP_PORT:-18080} grpc_port=${GRPC_PORT:-19090} node_port=${NODE_PORT:-19091}
 data=${DATA:-$(mktemp -d)}
 api=http://127.0.0.1:$http_port/api/v1
 control= agent=
@@ -45,14 +44,16 @@ umask 077
 mkdir -p "$data/bin"
 ln -sf "$here/fake-nvidia-smi" "$data/bin/nvidia-smi"
 # The first tokens are made in the data folder itself, before anything runs.
-"$stoker" token create --role agent --data-dir "$data/control" >"$data/agent.token"
 "$stoker" token create --role user --tenant default --data-dir "$data/control" >"$data/user.token"
 echo "Authorization: Bearer $(cat "$data/user.token")" >"$data/user.header"
-STOKER__DATA_DIR=$data/control STOKER__HTTP__PORT=$http_port STOKER__GRPC__PORT=$grpc_port \
+STOKER__DATA_DIR=$data/control STOKER__HTTP__PORT=$http_port \
+    STOKER__GRPC__PORT=$grpc_port STOKER__GRPC__NODE_PORT=$node_port \
     "$stoker" control -c "$here/control.yaml" >"$data/control.log" 2>&1 &
 control=$!
+until_says ready "http://127.0.0.1:$http_port/ready"
+"$stoker" token create --role join --nodes local-1 --data-dir "$data/control" >"$data/join.token"
+STOKER__DATA_DIR=$data/agent "$stoker" agent join "127.0.0.1:$grpc_port" --token-file "$data/join.token" -c "$here/agent.yaml"
 PATH=$data/bin:$PATH STOKER__DATA_DIR=$data/agent STOKER__CONTROL__ADDRESSES=127.0.0.1:$grpc_port \
-    STOKER__CONTROL__TOKEN_FILE=$data/agent.token \
     "$stoker" agent -c "$here/agent.yaml" >"$data/agent.log" 2>&1 &
 agent=$!
 until_says V100 "$api/gpus"

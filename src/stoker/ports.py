@@ -49,6 +49,55 @@ class Entropy(Protocol):
         """A uniform draw from [low, high]."""
 
 
+class KeyAndChain(NamedTuple):
+    """Private key and certificate chain of one end of a connection, both as PEM."""
+
+    key: bytes
+    chain: bytes
+    renew_at: Instant
+
+
+class CertificateHolder(NamedTuple):
+    """Subject and key of a certificate."""
+
+    subject: str
+    """`node:NAME` or `control:NAME`; empty = nobody of Stoker's."""
+    key_digest: str
+
+
+class CertificateAuthority(Protocol):
+    """Certificate authority of the cluster. Its methods take no longer than a signature."""
+
+    @property
+    def roots(self) -> bytes:
+        """The certificates that are trusted, as PEM."""
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 of the root that signs, in 43 characters of URL-safe base64."""
+
+    def server(self, name: str, hosts: Sequence[str]) -> KeyAndChain:
+        """Make the credentials of a control plane that is reached under these host names and addresses."""
+
+    def sign(self, request: bytes, subject: str) -> KeyAndChain:
+        """Sign a client's certificate for the key in a request (PEM); its `key` is empty.
+
+        Raises: StokerError `bad_certificate_request`.
+        """
+
+    def key_in(self, request: bytes) -> str:
+        """Return the digest of the key in a request. Raises: StokerError `bad_certificate_request`."""
+
+    def holder(self, certificate: bytes) -> CertificateHolder:
+        """Read a certificate (PEM) that was verified before. Raises: ValueError."""
+
+    async def look(self) -> bool:
+        """Read what a rotation has changed; return whether anything has.
+
+        Raises: StokerError `authority_unusable`, once for each state of the file.
+        """
+
+
 class LogConflict(Exception):
     """The log has moved on under another writer: this process must stop at once."""
 

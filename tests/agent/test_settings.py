@@ -2,10 +2,11 @@
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from stoker.adapters.settings.loader import load
-from stoker.agent.settings import AgentSettings, job_limits
+from stoker.agent.settings import ADDRESS, AgentSettings, job_limits
 from stoker.brain.domain.errors import StokerError
 
 DESIGN_FILE = """\
@@ -25,7 +26,9 @@ def read(tmp_path: Path, text: str) -> AgentSettings:
 
 
 def test_the_file_of_the_design_is_the_default(tmp_path: Path) -> None:
-    assert read(tmp_path, DESIGN_FILE) == AgentSettings()
+    designed = read(tmp_path, DESIGN_FILE)
+    assert designed.control.addresses == (ADDRESS,), "that of a node that has joined nowhere else"
+    assert msgspec.structs.replace(designed, control=AgentSettings().control) == AgentSettings()
 
 
 @pytest.mark.parametrize("name", ["gpu01", "gpu-01", "gpu-node-01", "a-b-c-d", "GPU01.Lab.example.org", "n_1", "9"])
@@ -60,7 +63,7 @@ def test_an_address_of_either_family_is_taken(tmp_path: Path, address: str) -> N
         (f"node: {{labels: {{zone: {'x' * 64}}}}}", "at most 63 are taken"),
         ("node: {labels: {stoker.io/hostname: a}}", "are Stoker's own"),
         ("node: {labels: {'': a}}", "a key is missing"),
-        ("control: {addresses: []}", "0 addresses"),
+        ("control: {token_file: /etc/token}", "it is shown in plain text only, which `insecure: true` says"),
         ("control: {addresses: [localhost]}", "'localhost' isn't HOST:PORT"),
         ("control: {addresses: ['h:70000']}", "isn't HOST:PORT"),
         ("control: {addresses: [':9090']}", "':9090' isn't HOST:PORT (nearest: '127.0.0.1:9090')"),

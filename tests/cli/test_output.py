@@ -16,8 +16,8 @@ from stoker.cli.main import root
 from tests.cli.test_help import command_at, every_command
 from tests.cli.views import attempt, job, task, why
 
-SILENT = {("completion",), ("demo",), ("up",), ("control",), ("agent",), ("logs",), ("top",)}
-"""They print bytes of a job, log lines, or a picture."""
+SILENT = {("completion",), ("demo",), ("up",), ("control",), ("agent",), ("logs",), ("top",), ("ca", "export")}
+"""They print bytes of a job, log lines, a picture, or a certificate."""
 
 
 def test_every_command_that_answers_takes_each_form() -> None:

@@ -14,6 +14,7 @@ ADDING = {
     "list": {"--state"},
     "control": {"--set"},
     "agent": {"--set"},
+    "agent join": {"--set"},
     "doctor": {"--set"},
 }
 """Options that add up, by command. The values of all others are one."""

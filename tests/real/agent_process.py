@@ -40,7 +40,8 @@ class AgentProcess:
         """As `ulimit` sets them, by their numbers in `resource`."""
         self.from_scratch = False
         """Not a fork of a process that has imported more than an agent: its memory is what it is elsewhere."""
-        if control is not None:
+        insecure = control is None or control.tls == "off"
+        if control is not None and insecure:
             self.environ["STOKER__CONTROL__TOKEN_FILE"] = str(control.tokens.agent_file)
         grpc_port = control.grpc_port if control else 1
         self._process: Started | None = None
@@ -50,7 +51,7 @@ class AgentProcess:
         self.write(
             f"data_dir: {self.data_dir}",
             f"node: {{name: '{name}'}}" if name else "",
-            f"control: {{addresses: ['127.0.0.1:{grpc_port}']}}",
+            f"control: {{addresses: ['127.0.0.1:{grpc_port}'], insecure: {str(insecure).lower()}}}",
             f"gpu: {{script: {script}}}",
             "log: {format: text}",
         )

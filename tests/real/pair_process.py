@@ -8,6 +8,7 @@ import http.client
 import json
 import os
 import signal
+import ssl
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -44,6 +45,8 @@ class Half:
         self.http_port, self.grpc_port = free_port(), free_port()
         self.settings = folder / f"{name}.yaml"
         self.token = ""
+        self.authority: Path | None = None
+        """Certificates of the authority where REST speaks TLS, once it was made. None = it doesn't."""
         self.prefix: Sequence[str] = ()
         """Words before the command: `ip netns exec NAME`."""
         self.environ: Mapping[str, str] = {}
@@ -52,7 +55,7 @@ class Half:
 
     @property
     def url(self) -> str:
-        return f"http://{self.host}:{self.http_port}"
+        return f"http{'s' if self.authority else ''}://{self.host}:{self.http_port}"
 
     @property
     def address(self) -> str:
@@ -72,6 +75,8 @@ class Half:
 
     def start(self) -> Self:
         words = [*self.prefix, sys.executable, "-m", "stoker", "control", "-c", str(self.settings)]
+        if self.host != "127.0.0.1":
+            words.append("--insecure")
         with self._out.open("ab") as out:
             self._process = started(words, out=out, env={**os.environ, **self.environ})
         return self
@@ -108,6 +113,9 @@ class Half:
     ) -> tuple[int, Any]:
         """One request on a connection of its own. Raises: OSError, http.client.HTTPException."""
         client = http.client.HTTPConnection(self.host, self.http_port, timeout=timeout_s)
+        if self.authority is not None:
+            context = ssl.create_default_context(cafile=str(self.authority))
+            client = http.client.HTTPSConnection(self.host, self.http_port, timeout=timeout_s, context=context)
         try:
             return ask_on(client, method, path, body, {"authorization": f"Bearer {self.token}", **headers})
         finally:
@@ -187,7 +195,8 @@ class Pair:
         return {
             "data_dir": str(half.folder),
             "http": {"host": half.host, "port": half.http_port},
-            "grpc": {"host": half.host, "port": half.grpc_port},
+            "grpc": {"host": half.host, "port": half.grpc_port, "node_port": 0},
+            "tls": {"mode": "off"},
             "failover": failover,
             **store,
             **self.extra,
@@ -251,7 +260,7 @@ class Pair:
         addresses = ", ".join(f"'{half.address}'" for half in self.halves)
         made.write(
             *(line for line in made.settings.read_text().splitlines() if not line.startswith("control:")),
-            f"control: {{addresses: [{addresses}]}}",
+            f"control: {{addresses: [{addresses}], insecure: true}}",
         )
         self.agents.append(made)
         return made

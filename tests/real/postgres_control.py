@@ -58,6 +58,7 @@ class Control:
             f"data_dir: {self.folder}",
             f"http: {{port: {self.port}}}",
             f"grpc: {{port: {self.grpc_port}}}",
+            "tls: {mode: 'off'}",
             "log: {format: text}",
         )
         path.write_text("\n".join(lines) + "\n")

@@ -9,11 +9,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from stoker.control.settings import GrpcSettings, HttpSettings
+from stoker.brain.domain.access import Role
+from stoker.control.settings import GrpcSettings, HttpSettings, TlsSettings
 from stoker.live.main import run_control
 from stoker.live.settings.control import ControlSettings, LogSettings
 from stoker.wire.client import Client, JobBody
-from tests.real.tokens import tokens_of
+from stoker.wire.rest.token import NewTokenBody
+from tests.real.tokens import token_in, tokens_of
 
 
 class Served(NamedTuple):
@@ -35,14 +37,16 @@ def free_port() -> int:
 
 
 @contextmanager
-def serving(folder: Path, port: int) -> Iterator[Served]:
-    served = Served(f"http://127.0.0.1:{port}", tokens_of(folder).admin)
+def serving(folder: Path, port: int, *, secure: bool = False) -> Iterator[Served]:
+    """With `secure` REST speaks TLS, and the token names the authority."""
+    served = Served(f"http{'s' if secure else ''}://127.0.0.1:{port}", tokens_of(folder).admin)
     loop, stop, ready = asyncio.new_event_loop(), asyncio.Event(), threading.Event()
     settings = ControlSettings(
         data_dir=folder,
         http=HttpSettings(port=port),
-        grpc=GrpcSettings(port=0),
+        grpc=GrpcSettings(port=0, node_port=0),
         log=LogSettings(level="error"),
+        tls=TlsSettings(mode="on" if secure else "off"),
     )
 
     def serve() -> None:
@@ -53,6 +57,8 @@ def serving(folder: Path, port: int) -> Iterator[Served]:
     thread.start()
     try:
         assert ready.wait(30), "the control plane didn't come up"
+        if secure:
+            served = served._replace(token=token_in(folder, NewTokenBody(role=Role.ADMIN)))
         _every_part_awake(served)
         yield served
     finally:

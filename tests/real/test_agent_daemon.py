@@ -198,7 +198,7 @@ def test_gpus_of_a_driver_that_comes_up_late_or_breaks_while_jobs_run_are_used_o
     agent.write(
         f"data_dir: {agent.data_dir}",
         "node: {name: late}",
-        f"control: {{addresses: ['127.0.0.1:{control.grpc_port}']}}",
+        f"control: {{addresses: ['127.0.0.1:{control.grpc_port}'], insecure: true}}",
         "gpu: {detection: nvidia-smi, probe_again_s: 1, watch_s: 1}",
         "log: {format: text}",
     )

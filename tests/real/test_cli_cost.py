@@ -8,7 +8,7 @@ import pytest
 
 from tests.real.up_process import UpProcess, environment, stoker
 
-HEAVY = {"fastapi", "starlette", "grpc", "uvicorn", "pydantic", "rich", "asyncio", "yaml"}
+HEAVY = {"fastapi", "starlette", "grpc", "uvicorn", "pydantic", "rich", "asyncio", "yaml", "ssl"}
 
 
 @pytest.fixture(scope="module")

@@ -1,24 +1,22 @@
 """A token goes only to a server that has proved who it is: V3 to V5 of `wire.client.trust`, over plain http."""
 
-import asyncio
 import os
 import socket
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Final, TypedDict, Unpack
+from typing import Final
 
 import pytest
 from click.testing import CliRunner
 
 from stoker.adapters.entropy import SystemEntropy
 from stoker.agent.machine import local_address
-from stoker.brain.domain.errors import Refusal, StokerError
 from stoker.cli.main import root
 from stoker.wire import socket_owner
-from stoker.wire.client import AsyncClient, Client, trust
+from stoker.wire.client import trust
 from stoker.wire.socket_owner import GONE, server_owner
 from stoker.wire.token import fresh_token
+from tests.real.asking import CLIENTS, Asks, refused
 from tests.real.serving import free_port, serving
 from tests.real.squatter import NAME, NOBODY, as_root, listening, squatting
 
@@ -28,37 +26,6 @@ HERE: Final = local_address("192.0.2.1:9")
 as_neighbour = pytest.mark.skipif(HERE.startswith("127."), reason="NOT PROVED HERE: this machine has loopback alone")
 WAYS: Final = pytest.mark.parametrize("way", ["netlink", "table"])
 FAMILIES: Final = pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6], ids=["ipv4", "ipv6"])
-
-
-class Options(TypedDict, total=False):
-    """Of both clients."""
-
-    token: str
-    insecure: bool
-    patience_s: float
-
-
-def ask(servers: str, **options: Unpack[Options]) -> None:
-    with Client(servers, **options) as client:
-        client.status()
-
-
-def ask_async(servers: str, **options: Unpack[Options]) -> None:
-    async def work() -> None:
-        async with AsyncClient(servers, **options) as client:
-            await client.status()
-
-    asyncio.run(work())
-
-
-CLIENTS: Final = pytest.mark.parametrize("asks", [ask, ask_async], ids=["blocking", "asyncio"])
-Asks = Callable[..., None]
-
-
-def refused(asks: Asks, servers: str, **options: Unpack[Options]) -> Refusal:
-    with pytest.raises(StokerError) as caught:
-        asks(servers, **options)
-    return caught.value.refusal
 
 
 def without_netlink(way: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from stoker.wire.client import AsyncClient, Client
 from stoker.wire.endpoints import ENDPOINTS
 
 CALLS = {"close", "server", "patience_s", "submit_many", "submit_array", "members", "each_job", "wait", "wait_all"}
-CALLS |= {"follow_logs"}
+CALLS |= {"follow_logs", "root"}
 """Methods that ask in their own way what another method asks, or ask nothing."""
 UNASKED = {"submit_task", "cancel_task", "backup", "control", "promote", "events", "root_health", "ready"}
 UNASKED |= {"metrics", "errors"}

@@ -82,6 +82,8 @@ HELP: Final[Mapping[str, str]] = {
     "task_submitted": "Jobs and members of arrays accepted, by band of priority (low, normal, high, urgent).",
     "tenant_defined": "Tenants defined or changed.",
     "tenant_deleted": "Tenants deleted.",
+    "node_joined": "Nodes that joined with a key of their own.",
+    "node_key_replaced": "Nodes that joined again with another key: set up anew, or taken over.",
     "token_created": "Tokens made.",
     "token_revoked": "Tokens revoked.",
     "wrong_tokens": "Requests with a token that is not known: never made, revoked or expired.",

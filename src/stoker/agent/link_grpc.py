@@ -4,9 +4,11 @@ Rules: K1  each `connect` makes a channel of its own, so a new try never inherit
            of an old one
        K2  a peer that stops answering is noticed within `KEEPALIVE_S` + `KEEPALIVE_WAIT_S`, also when nothing is sent
        K3  after `close`, or once a stream has broken, every call raises LinkDown, and nothing waits for ever
-       K4  the token is asked for anew at each `connect`, and goes with every call of the connection that it opened
+       K4  with an identity all is mutual TLS, at the port that the control plane names for it; the certificate of each
+           new connection is the newest. Without one the token is asked for anew at each `connect`, and goes with every
+           call of the connection that it opened
        K5  which address is tried when, and what follows when none takes us, is up to `addresses`
-Limits: no TLS yet.
+       K6  a control plane that doesn't prove itself is refused, and told nothing
 """
 
 import asyncio
@@ -17,11 +19,13 @@ import grpc
 from grpc import aio
 
 from stoker.agent.addresses import Addresses, first_of
+from stoker.agent.identity import Certificates, Identity
 from stoker.agent.ports import BeatAnswered, LinkDown, LinkRefused, LinkSession, LinkStandby
 from stoker.brain.domain.errors import StokerError
-from stoker.brain.domain.ids import Epoch
+from stoker.brain.domain.ids import Epoch, NodeName
 from stoker.brain.domain.instruction import Instruction
 from stoker.brain.domain.report import LogChunk, LogRequest, Registration, Report, TaskFinished
+from stoker.brain.domain.units import Instant
 from stoker.wire import agent_codec as codec
 from stoker.wire.gen import agent_pb2 as pb
 from stoker.wire.gen import agent_pb2_grpc
@@ -58,6 +62,13 @@ _TOKEN_HINTS: Final = {
     "not_allowed": f"`control.token_file` must name a file with a token of role agent; {_MAKE}",
 }
 """What an agent can do about it, instead of what the control plane advises people."""
+_UNPROVED: Final = {
+    "CERTIFICATE_VERIFY_FAILED": "isn't a control plane of the cluster that this node has joined, or its certificate "
+    "has expired: nothing was told it. If the cluster was set up anew, join again: `stoker agent join`",
+    "Hostname Verification Check failed": "has a certificate for other names: add this one to its `tls.names`",
+    "WRONG_VERSION_NUMBER": "speaks no TLS: its `tls.mode` is off, or something else listens there",
+}
+"""What gRPC says of a handshake that failed, and what that means (K6)."""
 _OPTIONS: Final = (
     ("grpc.keepalive_time_ms", int(KEEPALIVE_S * 1_000)),
     ("grpc.keepalive_timeout_ms", int(KEEPALIVE_WAIT_S * 1_000)),
@@ -81,11 +92,14 @@ class GrpcLink:
         self,
         addresses: Sequence[str],
         *,
+        identity: Callable[[], Identity] | None = None,
         token: Callable[[], str] | None = None,
         register_timeout_s: float = REGISTER_TIMEOUT_S,
     ) -> None:
-        """`token` answers the one to join with, or raises StokerError; None = join without."""
+        """`identity`: that of the node now; None = plain text. `token` answers the one to show then, or raises
+        StokerError; None = show none."""
         self.addresses = Addresses(addresses)
+        self._identity = identity
         self._token = token
         self._register_timeout_s = register_timeout_s
 
@@ -95,11 +109,31 @@ class GrpcLink:
 
     async def connect(self, registration: Registration) -> LinkSession:
         proof = self._proof()
+        identity = self._identity() if self._identity is not None else None
         _, session = await first_of(
-            self.addresses, lambda address: _open(address, registration, proof, self._register_timeout_s)
+            self.addresses, lambda address: _open(address, registration, proof, identity, self._register_timeout_s)
         )
         session.on_good = self.addresses.good
         return session
+
+    async def renewed(self) -> Certificates:
+        """Ask for another certificate for the key of this node, at each address in turn.
+
+        Raises: LinkDown, LinkRefused.
+        """
+        assert self._identity is not None, "only who has joined has one"
+        identity = self._identity()
+        asked = pb.CertificateRequest(node=identity.node, request=identity.request.encode())
+
+        async def ask(channel: aio.Channel) -> pb.CertificateResponse:
+            stub = agent_pb2_grpc.SchedulerServiceStub(channel)
+            answer: pb.CertificateResponse = await stub.Renew(asked, timeout=REGISTER_TIMEOUT_S)
+            return answer
+
+        found = await _in_turn(
+            self.addresses.in_order, lambda address: _asked(_channel(address, identity), address, ask)
+        )
+        return _certificates(found)
 
     def _proof(self) -> _Metadata:
         """The token as metadata (K4). Raises: LinkRefused."""
@@ -111,24 +145,98 @@ class GrpcLink:
             raise LinkRefused(f"{fault.refusal.message}. {fault.refusal.hint}") from fault
 
 
-async def _open(address: str, registration: Registration, proof: _Metadata, timeout_s: float) -> "_Session":
-    channel = aio.insecure_channel(address, options=_OPTIONS)
-    session = None
+async def join(addresses: Sequence[str], roots: bytes, token: str, node: NodeName, request: str) -> Certificates:
+    """Let a node be known by the key of this certificate request (PEM), with a join token.
+
+    `roots` (PEM): by which a control plane proves itself before the token is shown. Raises: LinkDown, LinkRefused.
+    """
+    asked = pb.CertificateRequest(node=node, request=request.encode())
+    proof = aio.Metadata((HEADER.lower(), bearer(token)))
+
+    async def ask(channel: aio.Channel) -> pb.CertificateResponse:
+        stub = agent_pb2_grpc.JoinServiceStub(channel)
+        answer: pb.CertificateResponse = await stub.Join(asked, timeout=REGISTER_TIMEOUT_S, metadata=proof)
+        return answer
+
+    return _certificates(await _in_turn(addresses, lambda address: _asked(_public(address, roots), address, ask)))
+
+
+async def _in_turn(addresses: Sequence[str], ask: Callable[[str], Awaitable[_T]]) -> _T:
+    """Return the first answer. Raises: LinkDown, LinkRefused, with what each address said."""
+    failures: list[LinkDown | LinkRefused] = []
+    for address in addresses:
+        try:
+            return await ask(address)
+        except (LinkDown, LinkRefused) as failure:
+            failures.append(failure)
+    words = "; ".join(map(str, failures))
+    raise LinkRefused(words) if any(isinstance(each, LinkRefused) for each in failures) else LinkDown(words)
+
+
+async def _asked(opening: "Awaitable[aio.Channel]", address: str, ask: Callable[[aio.Channel], Awaitable[_T]]) -> _T:
+    """Open a channel for one call, and close it. Raises: LinkDown, LinkStandby, LinkRefused."""
+    channel = None
     try:
+        channel = await opening
+        return await ask(channel)
+    except aio.AioRpcError as error:
+        raise _failure(address, error) from error
+    finally:
+        if channel is not None:
+            await channel.close()
+
+
+async def _public(address: str, roots: bytes) -> aio.Channel:
+    return aio.secure_channel(address, grpc.ssl_channel_credentials(roots), options=_OPTIONS)
+
+
+async def _channel(address: str, identity: Identity | None) -> aio.Channel:
+    """Return the channel for one who has joined (K4), or one of plain text. Raises: AioRpcError."""
+    if identity is None:
+        return aio.insecure_channel(address, options=_OPTIONS)
+    held = identity.certificates
+    roots = held.roots.encode()
+    async with await _public(address, roots) as asked:
+        stub = agent_pb2_grpc.JoinServiceStub(asked)
+        port = (await stub.Locate(pb.LocateRequest(), timeout=REGISTER_TIMEOUT_S)).node_port
+    mine = grpc.ssl_channel_credentials(roots, identity.key.encode(), held.chain.encode())
+    return aio.secure_channel(f"{address.rpartition(':')[0]}:{port}", mine, options=_OPTIONS)
+
+
+def _certificates(answer: pb.CertificateResponse) -> Certificates:
+    return Certificates(
+        chain=answer.chain.decode("ascii", "replace"),
+        roots=answer.roots.decode("ascii", "replace"),
+        renew_at=Instant(answer.renew_at),
+        cluster_id=answer.cluster_id,
+    )
+
+
+async def _open(
+    address: str, registration: Registration, proof: _Metadata, identity: Identity | None, timeout_s: float
+) -> "_Session":
+    channel, session = None, None
+    try:
+        channel = await _channel(address, identity)
         stub = agent_pb2_grpc.SchedulerServiceStub(channel)
         message = codec.encode_registration(registration)
         welcome = await stub.RegisterAgent(message, timeout=timeout_s, metadata=aio.Metadata(*proof))
         session = _Session(address, channel, stub, welcome, aio.Metadata(*proof, (SESSION_KEY, welcome.session)))
     except aio.AioRpcError as error:
-        if _code(error) == _NOT_ACTIVE:
-            raise LinkStandby(f"{address} is a standby") from error
-        if error.code() in _REFUSALS:
-            raise LinkRefused(f"{address} refused: {_advice(error)}") from error
-        raise LinkDown(_words(address, error)) from error
+        raise _failure(address, error) from error
     finally:
-        if session is None:  # refused, broken or cancelled: a channel left open would keep its socket
+        if session is None and channel is not None:  # refused, broken or cancelled: left open it would keep its socket
             await channel.close()
     return session
+
+
+def _failure(address: str, error: aio.AioRpcError) -> LinkDown | LinkRefused:
+    if _code(error) == _NOT_ACTIVE:
+        return LinkStandby(f"{address} is a standby")
+    if error.code() in _REFUSALS:
+        return LinkRefused(f"{address} refused: {_advice(error)}")
+    why = next((why for sign, why in _UNPROVED.items() if sign in (error.details() or "")), "")
+    return LinkRefused(f"{address} {why}") if why else LinkDown(_words(address, error))
 
 
 class _Session:

@@ -26,7 +26,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from stoker.agent.settings import LIMITS, AgentSettings, ExecutorSettings, job_limits
+from stoker.agent.settings import ADDRESS, LIMITS, AgentSettings, ExecutorSettings, job_limits
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.gpu import Gpu
 from stoker.brain.domain.ids import GpuUuid, NodeName
@@ -149,7 +149,7 @@ def describe(settings: AgentSettings, name: NodeName, uid: str, found: ProbeResu
     offered = min(cpus, memory_mb // TASK_MB)
     inventory = Inventory(
         boot_id=boot_id(),
-        address=node.address or local_address(settings.control.addresses[0]),
+        address=node.address or local_address((settings.control.addresses or (ADDRESS,))[0]),
         gpus=gpus,
         cpus=offered,
         limits=offers_less(offered, cpus, f"tasks here may have only {memory_mb} MiB of memory") or limits,

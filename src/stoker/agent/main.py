@@ -4,10 +4,12 @@ import asyncio
 import contextlib
 import os
 import resource
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from stoker import __version__
 from stoker.adapters.atomic_file import write_atomic
@@ -20,9 +22,11 @@ from stoker.adapters.gpu_probe.scripted import ScriptedProbe
 from stoker.adapters.logs import StructuredTelemetry, library_logs
 from stoker.agent.daemon import Daemon
 from stoker.agent.fence import FileFence
-from stoker.agent.link_grpc import GrpcLink
+from stoker.agent.identity import NAME as IDENTITY_NAME
+from stoker.agent.identity import Identity, IdentityFile, root_shown, with_addresses
+from stoker.agent.link_grpc import GrpcLink, join
 from stoker.agent.machine import GpuWatch, account_variables, check_limits, describe, die_with_parent, node_name
-from stoker.agent.ports import AgentPorts
+from stoker.agent.ports import AgentPorts, LinkDown, LinkRefused
 from stoker.agent.runner.process.kernel import give_back_memory
 from stoker.agent.runner.process.procfs import threads_of
 from stoker.agent.runner_socket import RunnerSocket
@@ -33,6 +37,8 @@ from stoker.brain.domain.ids import NodeName
 from stoker.ports import Clock, Entropy, GpuProbe, ProbeResult, Telemetry
 
 UID_NAME: Final = "agent.uid"
+RENEWAL_LOOK_S: Final = 600.0
+"""Between two looks whether the certificate is to be renewed, and between two tries: a month is left when it is."""
 _OWNERS: Final = 0o600
 THREADS_MIN: Final = 14
 """Its threads, most of them gRPC's, which waits for ever for one that it can't start; the runner, its guard, and a
@@ -51,14 +57,15 @@ async def run_agent(settings: AgentSettings, *, stop: asyncio.Event) -> None:
     _check_processes(resource.getrlimit(resource.RLIMIT_NPROC)[0])
     if settings.executor.jobs_end_with_agent:
         die_with_parent()
-    name = node_name(settings)
+    name, identity = _identity(settings)
+    settings = with_addresses(settings, identity)
     probe = _probe(settings, name)
     token = _token(settings)
     if token is not None:
         token()  # a file that can't be used is reported at the start, not in the log
     folder = hold_folder(settings.data_dir)
     try:
-        await _serve(settings, name, probe, stop)
+        await _serve(settings, name, probe, identity, stop)
     finally:
         folder.release()
 
@@ -74,7 +81,77 @@ def _check_processes(most: int) -> None:
         raise StokerError(refuse("too_few_processes", message, hint, processes_max=most, processes=used))
 
 
-async def _serve(settings: AgentSettings, name: NodeName, probe: GpuProbe, stop: asyncio.Event) -> None:
+def _identity(settings: AgentSettings) -> tuple[NodeName, Identity | None]:
+    """Return the name of this node, and what it proves itself with; None = it speaks plain text.
+
+    Raises: StokerError `not_joined`, `identity_unusable`, `bad_node_name`.
+    """
+    if settings.control.insecure:
+        return node_name(settings), None
+    found = IdentityFile(settings.data_dir).read()
+    if found is None:
+        name = node_name(settings)
+        known = f"node {name} hasn't joined its cluster: there is no {settings.data_dir / IDENTITY_NAME}"
+    elif settings.node.name in ("", found.node):
+        return found.node, found
+    else:
+        name = NodeName(settings.node.name)
+        known = f"this node joined as {found.node}, and node.name is {name}"
+    hint = (
+        f"`stoker token create --role join --nodes {name}` on the control plane prints a token, `stoker agent join "
+        "HOST:9090 --token T` here joins; `control.insecure: true` speaks plain text"
+    )
+    raise StokerError(refuse("not_joined", known, hint, node=name))
+
+
+async def join_cluster(settings: AgentSettings, addresses: Sequence[str], token: str) -> Identity:
+    """Make a key for this node, let the cluster know it, and keep the identity for the agent.
+
+    The token carries the fingerprint by which the control planes at `addresses` (HOST:PORT) prove themselves first.
+    Raises: StokerError `bad_token`, `server_not_proved`, `no_server`, `join_refused`, `identity_unusable`.
+    """
+    name = node_name(settings)
+    roots = await asyncio.to_thread(root_shown, addresses, token)
+    file = IdentityFile(settings.data_dir)
+    asked = file.ask(name)
+    try:
+        certificates = await join(addresses, roots, token, name, asked.request)
+    except LinkRefused as fault:
+        raise StokerError(refuse("join_refused", str(fault), "see what it says; nothing was changed here")) from fault
+    except LinkDown as fault:
+        raise StokerError(refuse("no_server", str(fault), "is the control plane up, and its port open?")) from fault
+    identity = Identity(
+        node=name, addresses=tuple(addresses), key=asked.key, request=asked.request, certificates=certificates
+    )
+    file.write(identity)
+    return identity
+
+
+class Kept:
+    """The identity of a node that has joined, whose certificate is renewed when two thirds of its time have passed."""
+
+    def __init__(self, file: IdentityFile, value: Identity) -> None:
+        self._file = file
+        self.value = value
+
+    async def run(self, link: GrpcLink, clock: Clock, telemetry: Telemetry) -> None:
+        """Renew it whenever that is due, for ever. One that fails is tried again; the old one goes on meanwhile."""
+        while True:
+            if clock.now() >= self.value.certificates.renew_at:
+                try:
+                    self.value = replace(self.value, certificates=await link.renewed())
+                    self._file.write(self.value)
+                    telemetry.event("certificate_renewed", agent_id=self.value.node)
+                except (LinkDown, LinkRefused) as fault:
+                    telemetry.warn("certificate_not_renewed", error=str(fault))
+                except StokerError as fault:
+                    telemetry.warn("certificate_not_kept", error=fault.refusal.message)
+            await clock.sleep(RENEWAL_LOOK_S)
+
+
+async def _serve(
+    settings: AgentSettings, name: NodeName, probe: GpuProbe, identity: Identity | None, stop: asyncio.Event
+) -> None:
     clock, entropy = SystemClock(), SystemEntropy()
     telemetry = StructuredTelemetry(clock, level=settings.log.level, format=settings.log.format)
     try:
@@ -85,8 +162,14 @@ async def _serve(settings: AgentSettings, name: NodeName, probe: GpuProbe, stop:
     watch = GpuWatch(lambda: asyncio.to_thread(probe.probe), telemetry)
     found = await watch.look()
     runner, folders = _runner(settings, name, clock), _folders(settings, clock)
+    kept = None if identity is None else Kept(IdentityFile(settings.data_dir), identity)
+    link = GrpcLink(
+        settings.control.addresses,
+        identity=None if kept is None else lambda: kept.value,
+        token=_token(settings),
+    )
     ports = AgentPorts(
-        link=GrpcLink(settings.control.addresses, token=_token(settings)),
+        link=link,
         runner=runner,
         clock=clock,
         entropy=entropy,
@@ -103,7 +186,8 @@ async def _serve(settings: AgentSettings, name: NodeName, probe: GpuProbe, stop:
     looking = watch.watch(clock, settings.gpu.probe_again_s, settings.gpu.watch_s, changed)
     telemetry.event("agent_started", agent_id=name, pid=os.getpid(), gpus=len(found.gpus), version=__version__)
     with library_logs(telemetry):
-        await _until_stopped(stop, daemon.run(), looking)
+        renewing = () if kept is None else (kept.run(link, clock, telemetry),)
+        await _until_stopped(stop, daemon.run(), looking, *renewing)
     await _let_go(runner, telemetry, jobs_end=settings.executor.jobs_end_with_agent)
     folders.stop()
     telemetry.event("agent_stopped", agent_id=name, jobs_run_on=not settings.executor.jobs_end_with_agent)

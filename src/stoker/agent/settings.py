@@ -20,6 +20,8 @@ from stoker.ports import LogSettings
 from stoker.wire.address import address_faults, is_machine
 
 ADDRESSES_MAX: Final = 16
+ADDRESS: Final = "127.0.0.1:9090"
+"""Of a control plane on this machine."""
 LABELS_MAX: Final = 256
 TAINTS_MAX: Final = 256
 """Above what a control plane takes by default, which says so itself; more are the wrong file."""
@@ -68,17 +70,25 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
 class ControlConnectionSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Section `control`."""
 
-    addresses: tuple[str, ...] = ("127.0.0.1:9090",)
+    addresses: tuple[str, ...] = ()
     """HOST:PORT of each control plane's gRPC listener, `[::1]:9090` with IPv6; name the active one and its standbys.
-    They are tried in this order, from the one that served last."""
+    They are tried in this order, from the one that served last. Empty = where the node joined, or 127.0.0.1:9090."""
+    insecure: bool = False
+    """Speak plain text, to a control plane with `tls.mode: off`: whoever is between, or answers in its place, gives
+    this node orders. Without it the node must have joined (`stoker agent join`)."""
     token_file: str = ""
-    """File with the token to join with, of role `agent` and readable by its owner alone. It is read anew at each
-    connect, so a token is changed by replacing the file. Empty = join without one, which `stoker up` allows."""
+    """With `insecure`: file with the token to show, of role `agent` and readable by its owner alone. It is read anew
+    at each connect, so a token is changed by replacing the file. Empty = show none, which `stoker up` allows."""
 
     def faults(self) -> list[str]:
         found = []
-        if not 1 <= len(self.addresses) <= ADDRESSES_MAX:
-            found.append(f"addresses: {len(self.addresses)} addresses; 1 to {ADDRESSES_MAX} are wanted")
+        if len(self.addresses) > ADDRESSES_MAX:
+            found.append(f"addresses: {len(self.addresses)} addresses; at most {ADDRESSES_MAX} are wanted")
+        if self.token_file and not self.insecure:
+            found.append(
+                "token_file: it is shown in plain text only, which `insecure: true` says; a node joins by "
+                "`stoker agent join HOST:9090 --token T` and needs no token then"
+            )
         return [*found, *(f"addresses: {fault}" for fault in address_faults(self.addresses))]
 
 

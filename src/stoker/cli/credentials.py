@@ -77,19 +77,25 @@ def token_for(ctx: click.Context, servers: str) -> str:
 
     Raises: StokerError `bad_token`, `bad_token_file` or `bad_settings`.
     """
+    if given := given_token(ctx):
+        return given
+    kept = _kept(ctx)
+    if kept is None or not kept.token or not _same_servers(kept.server, servers):
+        return ""
+    return _checked(config_path(), kept.token)
+
+
+def given_token(ctx: click.Context) -> str:
+    """Return the token of the command line or of the environment; empty = none. Raises: as `token_for`."""
     typed, file = ctx.meta.get(_TOKEN), ctx.meta.get(_FILE)
     if typed is not None and file is not None:
         raise click.UsageError("--token and --token-file say the same thing: give one of them", ctx)
     if typed is not None:
         return _checked("--token", typed)
     if file is not None:
-        return _in_file(file)
-    if given := os.environ.get(VARIABLE, ""):
-        return _checked(VARIABLE, given)
-    kept = _kept(ctx)
-    if kept is None or not kept.token or not _same_servers(kept.server, servers):
-        return ""
-    return _checked(config_path(), kept.token)
+        return token_in(file)
+    given = os.environ.get(VARIABLE, "")
+    return _checked(VARIABLE, given) if given else ""
 
 
 def credentials_for(ctx: click.Context, servers: str) -> "Credentials":
@@ -101,12 +107,11 @@ def credentials_for(ctx: click.Context, servers: str) -> "Credentials":
 
     kept = _kept(ctx)
     ca_file = kept.ca if kept is not None and _same_servers(kept.server, servers) else ""
-    return Credentials(token_for(ctx, servers), ca_file, is_insecure(ctx))
+    return Credentials(token_for(ctx, servers), ca_file, is_insecure(kept))
 
 
-def is_insecure(ctx: click.Context) -> bool:
-    """Return whether a token may go to any server over plain http. Raises: as `server_in_file`."""
-    kept = _kept(ctx)
+def is_insecure(kept: "UserSettings | None") -> bool:
+    """Return whether a token may go to any server over plain http."""
     return os.environ.get(INSECURE_VARIABLE, "") == "1" or (kept is not None and kept.insecure)
 
 
@@ -150,7 +155,8 @@ def _same_servers(kept: str, asked: str) -> bool:
     return not kept or set(parsed_servers(asked)) <= set(parsed_servers(kept))
 
 
-def _in_file(path: str) -> str:
+def token_in(path: str) -> str:
+    """Return the token in a file. Raises: StokerError `bad_token_file` or `bad_token`."""
     try:
         with open(path, "rb") as file:
             _must_be_private(path, os.fstat(file.fileno()))

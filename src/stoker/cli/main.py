@@ -33,6 +33,7 @@ UNWRITABLE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EI
 """How a write to a file that can hold no more ends."""
 SECTIONS: Final = {
     "Try it": ("demo", "up"),
+    "Access": ("login", "logout"),
     "Jobs": ("submit", "list", "top", "status", "logs", "why", "events", "wait"),
     "Orders to jobs": ("cancel", "hold", "release", "requeue", "signal"),
     "Nodes": ("node", "gpu", "partition"),
@@ -45,6 +46,7 @@ SECTIONS: Final = {
 as SECTION, without one at the end of the last section."""
 _HOMES: Final = {
     "list": ("listing", "list_jobs"),
+    "logout": ("login", "logout"),
     "restore": ("backup", "restore"),
     **{name: ("job_operations", name) for name in SECTIONS["Orders to jobs"]},
 }

@@ -41,16 +41,7 @@ def _remember(ctx: click.Context, option: click.Parameter, value: str | None) ->
         ctx.meta[_SPOKEN] = True
 
 
-server_option: Final = with_options(
-    click.option(
-        "--server",
-        metavar="URL[,URL]",
-        envvar="STOKER_SERVER",
-        expose_value=False,
-        callback=_remember,
-        help="Which control plane to ask; or the active one and its standbys, in any order. "
-        "[env: STOKER_SERVER; default: http://127.0.0.1:8080]",
-    ),
+token_options: Final = with_options(
     click.option(
         "--token",
         metavar="TOKEN",
@@ -66,6 +57,19 @@ server_option: Final = with_options(
         callback=remember_file,
         help="File with the token, readable by its owner alone.",
     ),
+)
+"""Options `--token` and `--token-file`, which `credentials` remembers."""
+server_option: Final = with_options(
+    click.option(
+        "--server",
+        metavar="URL[,URL]",
+        envvar="STOKER_SERVER",
+        expose_value=False,
+        callback=_remember,
+        help="Which control plane to ask; or the active one and its standbys, in any order. "
+        "[env: STOKER_SERVER; default: http://127.0.0.1:8080]",
+    ),
+    token_options,
 )
 """Options `--server`, `--token` and `--token-file` of a command, which calls `connect()` to use them."""
 answer_options: Final = with_options(output_options, server_option)

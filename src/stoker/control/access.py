@@ -10,24 +10,27 @@ Costs: one SHA-256 and two look-ups for each request with a token.
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import Final
 
 from msgspec.structs import replace
 
 from stoker.brain.domain.access import OWNER, Caller, Role, Token
 from stoker.brain.domain.errors import Refusal, StokerError, refusal_error, refuse
-from stoker.brain.domain.ids import Position, TenantName
+from stoker.brain.domain.ids import NodeName, Position, TenantName
 from stoker.brain.domain.job import Job, JobSpec
 from stoker.brain.domain.tenant import NO_TENANT, is_within
 from stoker.brain.domain.units import NEVER, SECOND_MS
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.codec import Fact
-from stoker.brain.state.events.access import TokenRevoked
+from stoker.brain.state.events.access import NodeKeyReplaced, TokenRevoked
 from stoker.brain.state.events.leadership import ClockMoved
 from stoker.control.committer import Committer
 from stoker.control.rate_limit import WrongTokens
 from stoker.wire.token import digest_of, token_in
 
+NO_READERS: Final = (Role.AGENT, Role.JOIN)
+"""Roles of machines, which see no job of anybody."""
 LOOK_MAX_S: Final = 60.0
 """Longest wait for an expiry before the clock is read again."""
 
@@ -38,6 +41,8 @@ class Access:
     def __init__(self, committer: Committer, wrong: WrongTokens, *, open_to_owner: bool) -> None:
         """`open_to_owner`: a request without a token is the owner's, since nobody else gets this far."""
         self.open_to_owner = open_to_owner
+        self.fingerprint: Callable[[], str] = str
+        """Of the authority that certifies this control plane, which new tokens name; empty = there is none."""
         self._committer = committer
         self._wrong = wrong
         self._news = asyncio.Event()
@@ -59,6 +64,15 @@ class Access:
         if token is None or self._is_over(token):
             raise self._unknown()
         return Caller(principal=token.principal, role=token.role, tenant=token.tenant, user=token.user, token=token.id)
+
+    def node(self, name: NodeName, key_digest: str) -> Caller:
+        """Return the node that showed a certificate for this key. Raises: StokerError `node_key_unknown`."""
+        state = self._committer.state
+        token_id = state.token_of_digest.get(key_digest)
+        token = state.tokens.get(token_id) if token_id is not None else None
+        if token is None or token.node != name or token.role is not Role.AGENT:
+            raise node_key_unknown(name)
+        return Caller(principal=token.principal, role=token.role, token=token.id)
 
     def holds(self, caller: Caller) -> bool:
         """Return whether the token of this caller is still good; a caller that was let in without one may stay."""
@@ -97,7 +111,7 @@ class Access:
         return min(LOOK_MAX_S, max(0.001, (token.expires_at - self._committer.now()) / SECOND_MS))
 
     def _applied(self, _state: ClusterState, _position: Position, fact: Fact) -> None:
-        if isinstance(fact.event, TokenRevoked | ClockMoved):
+        if isinstance(fact.event, TokenRevoked | NodeKeyReplaced | ClockMoved):
             # Watchers of now hold the old event; later ones wait for the next news.
             self._news.set()
             self._news = asyncio.Event()
@@ -107,7 +121,7 @@ def may_read(state: ClusterState, caller: Caller, tenant: TenantName) -> bool:
     """Return whether the caller sees jobs of this tenant in full, and not reduced (K3)."""
     if caller.role is Role.ADMIN:
         return True
-    if caller.role is Role.AGENT:
+    if caller.role in NO_READERS:
         return False
     return not caller.tenant or is_within(state.tenants, tenant, caller.tenant)
 
@@ -125,7 +139,7 @@ class JobVisibility:
     def __init__(self, state: ClusterState, caller: Caller) -> None:
         self._state, self._caller = state, caller
         self._known: dict[TenantName, bool] = {}
-        self.is_whole = caller.role is Role.ADMIN or (caller.role is not Role.AGENT and not caller.tenant)
+        self.is_whole = caller.role is Role.ADMIN or (caller.role not in NO_READERS and not caller.tenant)
 
     def __call__(self, tenant: TenantName) -> bool:
         if self.is_whole:
@@ -205,6 +219,16 @@ def require_admin(caller: Caller) -> None:
 
 def not_allowed(message: str, hint: str) -> StokerError:
     return refusal_error("not_allowed", message, hint)
+
+
+def node_key_unknown(name: NodeName) -> StokerError:
+    """Return the refusal of a node whose key was revoked or replaced."""
+    return refusal_error(
+        "node_key_unknown",
+        f"the key of node {name} isn't known here: it was revoked, or another machine has joined under this name since",
+        f"join again with a new token: `stoker token create --role join --nodes {name}`, `stoker agent join`",
+        node=name,
+    )
 
 
 def token_unknown(*, none_wanted: bool = False) -> StokerError:

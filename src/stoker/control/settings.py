@@ -5,7 +5,7 @@
 
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 from urllib.parse import urlsplit
 
 import msgspec
@@ -13,8 +13,10 @@ import msgspec
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.quota import Pools
 from stoker.brain.domain.units import Range
+from stoker.wire.address import is_machine
 
 CORS_ORIGINS_MAX: Final = 100
+TLS_NAMES_MAX: Final = 100
 
 Port = Annotated[int, Range(0, 65_535)]
 
@@ -23,8 +25,8 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Section `http`."""
 
     host: str = "127.0.0.1"
-    """Address of the REST listener; 0.0.0.0 or :: is every address of this machine. Requests aren't encrypted, and
-    neither are the tokens in them: beyond a network that you trust, put a proxy with TLS before it."""
+    """Address of the REST listener; 0.0.0.0 or :: is every address of this machine. `tls.mode` says whether requests
+    are encrypted there."""
     port: Port = 8080
     """Its port; 8080 is what the seeds' users type. 0 = any free one (the log line `serving` says which)."""
     cors_origins: tuple[str, ...] = ()
@@ -45,13 +47,51 @@ class GrpcSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Section `grpc`."""
 
     host: str = "127.0.0.1"
-    """Address where agents join; 0.0.0.0 or :: is every address of this machine. An agent shows its token there, in
-    the clear: use a network that you trust."""
+    """Address where agents and gRPC clients ask; 0.0.0.0 or :: is every address of this machine."""
     port: Port = 9090
     """Its port; agents' default too. 0 = any free one (the log line `serving` says which)."""
+    node_port: Port = 9091
+    """Port for those who show a certificate: agents that have joined, and other control planes. They are told it at
+    `port`, so nobody else names it; a firewall must let nodes reach both. 0 = any free one."""
 
     def faults(self) -> list[str]:
-        return _host_faults(self.host)
+        found = _host_faults(self.host)
+        if self.port and self.port == self.node_port:
+            found.append(f"node_port: {self.node_port} is also `port`; each listener needs its own")
+        return found
+
+
+class TlsSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Section `tls`: encryption, and who proves by which certificate who he is."""
+
+    mode: Literal["auto", "on", "off"] = "auto"
+    """auto: gRPC speaks TLS, and REST where `http.host` is no loopback address. on: both do. off: neither; then whoever
+    reads the network reads tokens and jobs, and an address that other machines reach wants `--insecure` as well."""
+    dir: str = ""
+    """Folder, an absolute path, of the certificate authority: `ca.pem` with its private key and its certificate. It is
+    made at the first start where there is none; put a site's own there instead. Empty = `ca` in data_dir, or in the
+    folder of `failover.marker`. Control planes of one cluster have the same one."""
+    names: tuple[str, ...] = ()
+    """Further DNS names and addresses under which people and nodes reach this control plane. Its host name, its
+    addresses and localhost are in its certificate anyway."""
+
+    def faults(self) -> list[str]:
+        found = []
+        if self.dir and not self.dir.startswith("/"):
+            found.append(f"dir: {self.dir[:80]!r} isn't an absolute path")
+        if len(self.names) > TLS_NAMES_MAX:
+            found.append(f"names: {len(self.names)} are more than {TLS_NAMES_MAX}")
+        wrong = (name for name in self.names if not is_machine(name))
+        return [*found, *(f"names: {name[:80]!r} isn't a host name or an IP address, without a port" for name in wrong)]
+
+    def http(self, host: str) -> bool:
+        """Return whether a REST listener at this address speaks TLS."""
+        return self.mode == "on" or (self.mode == "auto" and not is_loopback(host))
+
+    @property
+    def grpc(self) -> bool:
+        """Whether the gRPC listeners speak TLS."""
+        return self.mode != "off"
 
 
 class LoopSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@ Rules: R1  nothing is served before the log is ours, read to its end, and holds 
        R3  a clean stop ends streams first, then saves; it takes a second or two and touches no job
        R4  without tokens nobody but the owner is served: another address than loopback is refused, unless whoever
            starts it has said that everybody may
+       R6  where TLS is off, an address that other machines reach is refused as well, unless he has said so
        R5  whoever was one of several and is started alone makes sure first that no other one goes on
 """
 
@@ -16,7 +17,9 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
+from urllib.parse import urlsplit
 
+from stoker.adapters.authority import Authority, hosts_of_machine
 from stoker.adapters.clock import SystemClock
 from stoker.adapters.data_folder.marks import mark_member, member_in
 from stoker.adapters.data_folder.ownership import hold_folder, unusable
@@ -36,7 +39,8 @@ from stoker.control.supervisor import DutyEnded
 from stoker.live.control_plane import LiveControlPlane, quiet_collector, recover_control
 from stoker.live.rpc.server import RpcServer
 from stoker.live.settings.control import ControlSettings
-from stoker.ports import HistoryTooNew, LogConflict, LogDamaged, LogFailed
+from stoker.live.tls import ServerTls
+from stoker.ports import Clock, HistoryTooNew, LogConflict, LogDamaged, LogFailed
 from stoker.wire.endpoints import PRODUCT
 
 SWITCH_S: Final = 0.0005
@@ -58,8 +62,8 @@ async def run_control(
     reaches it (R4).
     Raises: StokerError when it can't start, or when it had to stop.
     """
-    if open_to_owner and not insecure:
-        _must_be_loopback(settings)
+    if not insecure:
+        _must_be_loopback(settings, open_to_owner=open_to_owner)
     if not __debug__:
         message = "Python runs with -O, which removes the checks that guard the ledger"
         raise StokerError(refuse("assertions_off", message, "start it without -O and without PYTHONOPTIMIZE"))
@@ -82,7 +86,7 @@ async def run_control(
                 await leave_the_others(settings, ports, name, end)  # R5
             with _listeners(settings) as listeners:
                 control = await recover_control(settings, log, history, ports, open_to_owner=open_to_owner)
-                await _serve(control, listeners, stop, on_ready)
+                await _serve(control, await server_tls(settings, clock), listeners, stop, on_ready)
         finally:
             await history.close()
             await log.close()
@@ -104,13 +108,17 @@ async def _run_one_of_several(
     finally:
         held.release()
     with _listeners(settings) as listeners:
-        await Pair(settings, ports, on_ready).run(listeners, stop)
+        await Pair(settings, ports, on_ready, lambda: server_tls(settings, ports.clock)).run(listeners, stop)
 
 
-def _must_be_loopback(settings: ControlSettings) -> None:
-    """Refuse listeners that other machines can reach (R4). Raises: StokerError `open_to_others`."""
+def _must_be_loopback(settings: ControlSettings, *, open_to_owner: bool) -> None:
+    """Refuse listeners that other machines can reach (R4, R6). Raises: StokerError `open_to_others`, `plain_text`."""
     beyond = next((host for host in (settings.http.host, settings.grpc.host) if not is_loopback(host)), None)
-    if beyond is not None:
+    if beyond is not None and not open_to_owner and settings.tls.mode == "off":
+        message = f"on {beyond[:80]} whoever is between could read tokens and jobs, since `tls.mode` is off"
+        hint = "leave `tls.mode` out (auto), or say --insecure to mean it"
+        raise StokerError(refuse("plain_text", message, hint, host=beyond[:80]))
+    if beyond is not None and open_to_owner:
         message = f"on {beyond[:80]} whoever reaches this machine could run programs on it, since no token is wanted"
         hint = "listen on 127.0.0.1, or run `stoker control`, which wants tokens"
         raise StokerError(refuse("open_to_others", message, hint, host=beyond[:80]))
@@ -126,20 +134,47 @@ def _listeners(settings: ControlSettings) -> Iterator[Sequence[socket.socket]]:
         yield tcp, local
 
 
+async def server_tls(settings: ControlSettings, clock: Clock) -> ServerTls | None:
+    """Return the credentials to serve with, from the cluster's authority, which is made where there is none.
+
+    None = nothing is encrypted. Raises: StokerError `authority_unusable`.
+    """
+    if not (settings.tls.grpc or settings.tls.http(settings.http.host)):
+        return None
+    named = (*settings.tls.names, urlsplit(settings.failover.http).hostname or "")
+
+    def hosts() -> list[str]:
+        given = [host for host in (settings.http.host, settings.grpc.host) if host not in ("0.0.0.0", "::")]
+        return list(dict.fromkeys([*filter(None, named), *given, *hosts_of_machine()]))
+
+    authority = await Authority.opened(settings.authority_dir.absolute(), clock.now)
+    return ServerTls(authority, settings.failover.name, hosts, clock)
+
+
 async def _serve(
-    control: LiveControlPlane, listeners: Sequence[socket.socket], stop: asyncio.Event, on_ready: Callable[[], None]
+    control: LiveControlPlane,
+    tls: ServerTls | None,
+    listeners: Sequence[socket.socket],
+    stop: asyncio.Event,
+    on_ready: Callable[[], None],
 ) -> None:
     settings, telemetry = control.nodes.settings, control.telemetry
-    agents = RpcServer(settings.grpc, control)
+    agents = RpcServer(settings.grpc, control, tls=tls if settings.tls.grpc else None)
     for_owner_alone = control.access.open_to_owner and is_loopback(settings.http.host)
     app = create_app(control)
     quiet_collector()
     async with active(control) as duties:
+        if tls is not None:
+            duties.begin("tls", tls.run(telemetry))
         http_port: int = listeners[0].getsockname()[1]
-        serving = serve_http(app, listeners, duties, for_owner_alone=for_owner_alone)
+        if tls is not None:
+            control.access.fingerprint = lambda: tls.authority.fingerprint
+        context = tls.http_context() if tls is not None and settings.tls.http(settings.http.host) else None
+        serving = serve_http(app, listeners, duties, for_owner_alone=for_owner_alone, context=context)
         async with agents as grpc_port, serving:
             telemetry.event("scheduler_started", version=PRODUCT, epoch=control.committer.state.epoch)
-            telemetry.event("serving", http_port=http_port, grpc_port=grpc_port, data_dir=str(settings.data_dir))
+            where = {"http_port": http_port, "grpc_port": grpc_port, "node_port": agents.node_port}
+            telemetry.event("serving", **where, data_dir=str(settings.data_dir))
             on_ready()
             await duties.until(stop)
             telemetry.event("stopping")

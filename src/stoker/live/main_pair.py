@@ -18,7 +18,7 @@ Rules: R5  a folder for the lease record that can't be right is refused at start
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Final
 
@@ -44,6 +44,7 @@ from stoker.live.failover.tenure import OneLog, OwnLogs, TenurePorts, Tenures
 from stoker.live.rpc.replication import GrpcPeerLink, ReplicationService
 from stoker.live.rpc.server import RpcServer
 from stoker.live.settings.control import ControlSettings
+from stoker.live.tls import ServerTls
 from stoker.ports import Lease, LeaseUnreachable
 from stoker.wire.endpoints import PRODUCT
 
@@ -55,8 +56,17 @@ SECRET_AGAIN_S: Final = 1.0
 class Pair:
     """One of several control planes: its ports, and the servers of its tenures."""
 
-    def __init__(self, settings: ControlSettings, ports: ControlPorts, on_ready: Callable[[], None]) -> None:
-        """`on_ready` is called once requests are answered, by a standby too."""
+    def __init__(
+        self,
+        settings: ControlSettings,
+        ports: ControlPorts,
+        on_ready: Callable[[], None],
+        credentials: Callable[[], Awaitable[ServerTls | None]],
+    ) -> None:
+        """`on_ready` is called once requests are answered, by a standby too. `credentials`: what to serve with, from
+        the authority that all of them share."""
+        self._credentials = credentials
+        self._tls: ServerTls | None = None
         self._settings = settings
         self._ports = ports
         self._on_ready = on_ready
@@ -68,10 +78,19 @@ class Pair:
 
     async def run(self, listeners: Sequence[socket.socket], stop: asyncio.Event) -> None:
         """Serve until `stop`. Raises: StokerError, LogDamaged, DutyEnded."""
-        async with AsyncExitStack() as undo, Duties() as duties, serve_http(self._between, listeners, duties):
+        secure = self._settings.tls.http(self._settings.http.host)
+        plain = [each for each in listeners if not secure or each.family == socket.AF_UNIX]
+        async with AsyncExitStack() as undo, Duties() as duties, serve_http(self._between, plain, duties):
             tenure_ports = await self._tenure_ports(undo, stop)
-            tenures = Tenures(self._settings, tenure_ports, self._ports, self._serve)
-            await first_of(tenures.run(stop), duties.until(asyncio.Event()))
+            async with AsyncExitStack() as served:
+                if self._tls is not None:
+                    duties.begin("tls", self._tls.run(self._ports.telemetry))
+                    if secure:  # which nothing can be before the authority was found, beside the lease record
+                        secured = [each for each in listeners if each not in plain]
+                        context = self._tls.http_context()
+                        await served.enter_async_context(serve_http(self._between, secured, duties, context=context))
+                tenures = Tenures(self._settings, tenure_ports, self._ports, self._serve)
+                await first_of(tenures.run(stop), duties.until(asyncio.Event()))
 
     async def _tenure_ports(self, undo: AsyncExitStack, stop: asyncio.Event) -> TenurePorts:
         settings, ports = self._settings, self._ports
@@ -83,6 +102,7 @@ class Pair:
 
             shared = PostgresLease(settings.store.url, clock, timeout_s=_call_s(settings))
             undo.push_async_callback(shared.close)
+            self._tls = await self._credentials()
             one = OneLog(
                 log=lambda: shared_log_at(folder, settings.store.url, clock, ports.entropy, ports.telemetry),
                 uid=lambda: replica_id(folder, ports.entropy),
@@ -95,8 +115,11 @@ class Pair:
         lease = FileLease(failover.folder, clock, timeout_s=_call_s(settings))
         undo.push_async_callback(lease.close)
         await self._read_secret(lease, stop)
+        if not stop.is_set():
+            self._tls = await self._credentials()
         links = [
-            GrpcPeerLink(peer, lambda: self._secret, within_s=failover.timing.silence_s) for peer in failover.peers
+            GrpcPeerLink(peer, lambda: self._secret, within_s=failover.timing.silence_s, tls=self._grpc_tls)
+            for peer in failover.peers
         ]
         for link in links:
             undo.push_async_callback(link.close)
@@ -107,6 +130,10 @@ class Pair:
             secret_trouble=lambda: self._secret_trouble,
         )
         return TenurePorts(logs=own, history=lambda: SqliteHistory(folder), lease=lease)
+
+    @property
+    def _grpc_tls(self) -> ServerTls | None:
+        return self._tls if self._settings.tls.grpc else None
 
     async def _read_secret(self, lease: FileLease, stop: asyncio.Event) -> None:
         """Wait until the folder of the lease record can be reached, and read the secret in it, or make it (R5).
@@ -145,8 +172,12 @@ class Pair:
         settings = self._settings
         peers = None
         if replication is not None:
-            peers = ReplicationService(secret=lambda: self._secret, pinged=driver.pinged, accept=replication.accept)
-        agents = RpcServer(settings.grpc, control, peers)
+            peers = ReplicationService(
+                secret=lambda: self._secret, pinged=driver.pinged, accept=replication.accept, tls=self._grpc_tls
+            )
+        if (tls := self._tls) is not None:
+            control.access.fingerprint = lambda: tls.authority.fingerprint
+        agents = RpcServer(settings.grpc, control, peers, self._grpc_tls)
         app = create_app(control)
         quiet_collector()
         async with agents as grpc_port:
@@ -156,6 +187,7 @@ class Pair:
                 version=PRODUCT,
                 http_port=settings.http.port,
                 grpc_port=grpc_port,
+                node_port=agents.node_port,
                 data_dir=str(settings.data_dir),
                 control=driver.machine.me.name,
             )

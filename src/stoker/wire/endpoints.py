@@ -256,6 +256,7 @@ CREATE_TOKEN: Final = Endpoint(
     repeatable=False,
 )
 """A token whose text got lost would stay valid for anyone who finds it."""
+WHOAMI: Final = Endpoint("GET", "/api/v1/whoami", lambda: rest.token.CallerView, query=_no_query)
 REVOKE_TOKEN: Final = Endpoint("DELETE", "/api/v1/tokens/{id}", lambda: rest.token.TokenView, repeatable=False)
 
 # -- the cluster -------------------------------------------------------------------------------------------------------

@@ -19,7 +19,8 @@ FIELD_OF: dict[Audience, str] = {
 }
 SLEEPS = """
     JobPlaced TaskStarted AttemptStopping JobHeld JobSignalled MemberMade MembersCancelled SubmitKeyed JobsPruned
-    StartFailed NodeDropped NodeLost LeaseBroken PartitionDeleted TenantDeleted TokenCreated TokenRevoked ClusterCreated
+    StartFailed NodeDropped NodeLost LeaseBroken PartitionDeleted TenantDeleted TokenCreated TokenRevoked NodeJoined
+    NodeKeyReplaced ClusterCreated
     EpochBegan ClusterRestored ClockMoved
 """
 """Events that free nothing and let nothing go: a pass after them would decide as the one before. A lost node, or a
@@ -58,4 +59,6 @@ def test_every_kind_of_command_has_a_row_or_is_no_command_of_people(kind: type[C
 
 
 def test_a_secret_of_an_event_is_taken_out_for_every_reader() -> None:
-    assert [kind.__name__ for kind in EVENTS if kind.row.public is not None] == ["NodeRegistered", "TokenCreated"]
+    assert [kind.__name__ for kind in EVENTS if kind.row.public is not None] == [
+        *("NodeRegistered", "TokenCreated", "NodeJoined", "NodeKeyReplaced")
+    ]

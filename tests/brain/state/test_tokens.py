@@ -4,15 +4,15 @@ import pytest
 
 from stoker.brain.domain.access import OWNER, Caller, Role, Token, TokenId
 from stoker.brain.domain.errors import Refusal
-from stoker.brain.domain.ids import DEFAULT_TENANT, Position, Principal, TenantName
+from stoker.brain.domain.ids import DEFAULT_TENANT, NodeName, Position, Principal, TenantName
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.tenant import NO_TENANT, Tenant
 from stoker.brain.domain.units import NEVER, Instant
 from stoker.brain.state.apply.dispatch import apply
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.codec import decode_fact, load_snapshot, snapshot_chunks
-from stoker.brain.state.commands import CreateToken, PutTenant, RevokeToken
-from stoker.brain.state.events.access import TokenCreated, TokenRevoked
+from stoker.brain.state.commands import CreateToken, JoinNode, PutTenant, RevokeToken
+from stoker.brain.state.events.access import NodeJoined, NodeKeyReplaced, TokenCreated, TokenRevoked
 from tests.brain.state.story import ANNA, Story
 
 LAB = TenantName("lab")
@@ -176,3 +176,68 @@ def test_commands_are_logged_under_the_unix_account_and_else_under_the_token() -
 def test_who_names_no_tenant_submits_to_his_own_and_who_has_none_to_the_default() -> None:
     assert Caller(principal=ANNA, role=Role.USER, tenant=LAB).home == LAB
     assert OWNER.home == DEFAULT_TENANT
+
+
+# -- K4 ----------------------------------------------------------------------------------------------------------
+
+
+def join(story: Story, node: str, key: str, by: str) -> str:
+    """The code of the refusal; else which events there were, by their names."""
+    wanted = Token(id=TokenId(f"key-{key}"), digest=f"digest-of-{key}", role=Role.AGENT, node=node)
+    answer = story.ask(JoinNode(by=ANNA, token=wanted, join=TokenId(by)))
+    return answer.code if isinstance(answer, Refusal) else ",".join(type(event).__name__ for event in answer)
+
+
+def test_k1_a_join_token_names_nodes_and_no_other_token_does() -> None:
+    story = with_lab()
+    assert create(story, token("a", Role.JOIN)) == "bad_token"
+    assert create(story, token("a", Role.JOIN, node="gpu/1")) == "bad_token"
+    assert create(story, token("a", Role.JOIN, LAB, node="gpu-*")) == "bad_token"
+    assert create(story, token("a", Role.JOIN, node="gpu-*")) == ""
+    assert create(story, token("b", Role.ADMIN, node="gpu-*")) == "bad_token"
+    assert create(story, token("b", Role.AGENT, node="gpu-1")) == "bad_token"
+
+
+def test_k4_a_node_joins_with_a_token_for_its_name_and_is_known_by_its_key() -> None:
+    story = Story()
+    assert create(story, token("j", Role.JOIN, node="gpu-*")) == ""
+    assert join(story, "cpu-1", "k", "j") == "not_allowed"
+    assert join(story, "gpu-1", "k", "nobody") == "not_allowed"
+    assert join(story, "gpu-1", "k", "j") == NodeJoined.__name__
+    known = story.state.key_of(NodeName("gpu-1"))
+    assert known is not None
+    assert known.principal == "node:gpu-1"
+    assert join(story, "gpu-1", "k", "j") == "", "the same key again: only the answer was lost"
+    assert join(story, "gpu-2", "k", "j") == "key_in_use"
+    assert join(story, "gpu-2", "k2", "j") == NodeJoined.__name__
+
+
+def test_k4_an_admins_token_and_an_expired_one_join_nothing() -> None:
+    story = Story()
+    assert create(story, token("a")) == ""
+    assert join(story, "gpu-1", "k", "a") == "not_allowed"
+    assert create(story, token("j", Role.JOIN, node="gpu-1", expires_at=Instant(story.now + 10))) == ""
+    story.now = Instant(story.now + 10)
+    assert join(story, "gpu-1", "k", "j") == "not_allowed"
+
+
+def test_k4_another_key_wants_a_join_token_that_was_made_after_the_node_joined() -> None:
+    story = Story()
+    assert create(story, token("old", Role.JOIN, node="*")) == ""
+    assert join(story, "gpu-1", "k", "old") == NodeJoined.__name__
+    assert join(story, "gpu-1", "thief", "old") == "node_has_joined"
+    story.now = Instant(story.now + 1)
+    assert create(story, token("new", Role.JOIN, node="*")) == ""
+    assert join(story, "gpu-1", "anew", "new") == NodeKeyReplaced.__name__
+    known = story.state.key_of(NodeName("gpu-1"))
+    assert known is not None
+    assert known.digest == "digest-of-anew"
+    assert "digest-of-k" not in story.state.token_of_digest
+
+
+def test_k4_after_a_reset_any_join_token_for_its_name_will_do() -> None:
+    story = Story()
+    assert create(story, token("old", Role.JOIN, node="*")) == ""
+    assert join(story, "gpu-1", "k", "old") == NodeJoined.__name__
+    story.do(RevokeToken(by=ANNA, id=TokenId("key-k")))
+    assert join(story, "gpu-1", "k2", "old") == NodeJoined.__name__

@@ -13,13 +13,14 @@ Rules: N1  who owes us something for QUIET_S - a whole request, or room for more
        N5  an answer can be broken off: what was sent arrives, and the reader sees that it isn't whole
        N6  whose connection it is, is asked once, when it is made; a request on one that may not ask is answered so
        N7  one address has at most half of all places. Beyond that N2 holds among its own connections
+       N8  a connection takes its place when it is accepted, before its TLS handshake, which it owes us like a request
 """
 
 import asyncio
 import socket
 from collections import Counter
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 from starlette.types import Scope
@@ -82,19 +83,33 @@ def came_by_socket(scope: Scope) -> bool:
     return _BY_SOCKET in scope.get("extensions", {})
 
 
+class AcceptedConnection(Protocol):
+    """A connection that counts, of which TLS may still be to come."""
+
+    address: str
+    """Of the client; empty over the Unix socket."""
+    loop: asyncio.AbstractEventLoop
+
+    def abort(self) -> None:
+        """Hang up at once."""
+
+    def dismiss(self) -> None:
+        """Hang up, and say why if that is possible (N1)."""
+
+
 class Connections:
     """All of one server."""
 
     def __init__(self, connections_max: int, admit: Admit = lambda connection: None) -> None:
         self.connections_max = connections_max
         self.admit = admit
-        self._open: set[HttpConnection] = set()
+        self._open: set[AcceptedConnection] = set()
         self._by_address: Counter[str] = Counter()
-        self._owing: dict[HttpConnection, float] = {}
+        self._owing: dict[AcceptedConnection, float] = {}
         """Since when each owes us something, the oldest first."""
         self._sweeper: asyncio.TimerHandle | None = None
 
-    def add(self, connection: "HttpConnection") -> Refusal | None:
+    def add(self, connection: AcceptedConnection) -> Refusal | None:
         """Return why there is no place for one more; None where there is one (N2, N7)."""
         address = connection.address
         crowded = bool(address) and self._by_address[address] >= max(1, self.connections_max // ADDRESSES)
@@ -103,12 +118,12 @@ class Connections:
             if oldest is None:
                 return _too_many(self._by_address[address] if crowded else len(self._open), address if crowded else "")
             self.remove(oldest)
-            oldest.transport.abort()
+            oldest.abort()
         self._open.add(connection)
         self._by_address[address] += 1
         return None
 
-    def remove(self, connection: "HttpConnection") -> None:
+    def remove(self, connection: AcceptedConnection) -> None:
         if connection in self._open:
             self._open.remove(connection)
             self._by_address[connection.address] -= 1
@@ -116,7 +131,7 @@ class Connections:
                 del self._by_address[connection.address]
         self._owing.pop(connection, None)
 
-    def owes(self, connection: "HttpConnection") -> None:
+    def owes(self, connection: AcceptedConnection) -> None:
         """From now on, whatever was before."""
         if connection in self._open:
             self._owing.pop(connection, None)
@@ -124,7 +139,7 @@ class Connections:
             if self._sweeper is None:
                 self._sweeper = connection.loop.call_later(SWEEP_S, self._sweep, connection.loop)
 
-    def owes_nothing(self, connection: "HttpConnection") -> None:
+    def owes_nothing(self, connection: AcceptedConnection) -> None:
         self._owing.pop(connection, None)
 
     def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -155,7 +170,8 @@ class HttpConnection(HttpToolsProtocol):
         self._dropped_bytes = 0
         self._peer: dict[str, object] = {}
         self.address = ""
-        """Of the client; empty over the Unix socket."""
+        self.instead_of: AcceptedConnection | None = None
+        """The same connection before its TLS handshake (N8)."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
         super().connection_made(transport)
@@ -163,6 +179,8 @@ class HttpConnection(HttpToolsProtocol):
         connection = transport.get_extra_info("socket")
         if connection is not None:
             self._meet(connection)
+        if self.instead_of is not None:
+            self._all.remove(self.instead_of)
         refusal = self._all.add(self)
         if refusal is None:
             self._all.owes(self)
@@ -220,6 +238,9 @@ class HttpConnection(HttpToolsProtocol):
         super().resume_writing()
         self._weigh()
 
+    def abort(self) -> None:
+        self.transport.abort()
+
     def dismiss(self) -> None:
         """Close a connection that owes a request or room for an answer, and say why if that is possible (N1)."""
         may_speak = not _is_answering(self.cycle) and not self.flow.write_paused and not self.transport.is_closing()
@@ -243,11 +264,17 @@ class HttpConnection(HttpToolsProtocol):
             self._all.owes(self)
 
     def _turn_away(self, refusal: Refusal) -> None:
-        problem = problem_of(refusal)
-        body = msgspec.json.encode(problem)
-        head = f"HTTP/1.1 {problem.status} {problem.title}\r\ncontent-type: {MEDIA_TYPE}\r\nretry-after: 1\r\n"
-        self.transport.write(f"{head}content-length: {len(body)}\r\nconnection: close\r\n\r\n".encode() + body)
+        self.transport.write(last_answer(refusal, retry_after_s=1))
         self.transport.close()
+
+
+def last_answer(refusal: Refusal, retry_after_s: int = 0) -> bytes:
+    """Return a refusal as the whole answer on a connection that is closed after it; 0 = waiting doesn't help."""
+    problem = problem_of(refusal)
+    body = msgspec.json.encode(problem)
+    later = f"retry-after: {retry_after_s}\r\n" if retry_after_s else ""
+    head = f"HTTP/1.1 {problem.status} {problem.title}\r\ncontent-type: {MEDIA_TYPE}\r\n{later}"
+    return f"{head}content-length: {len(body)}\r\nconnection: close\r\n\r\n".encode() + body
 
 
 def _waits_for_us(cycle: RequestResponseCycle | None) -> bool:

@@ -1,4 +1,4 @@
-"""REST routes for tokens: make, list, revoke. Admins only; the table of roles says so.
+"""REST routes for tokens: make, list, revoke, for admins only, as the table of roles says; and one that shows who asks.
 
 The text of a token is in one answer, that to the request that made it, which no cache may keep.
 """
@@ -14,8 +14,18 @@ from stoker.brain.domain.access import TokenId
 from stoker.brain.state.commands import CreateToken, RevokeToken
 from stoker.control.control_plane import ControlPlane
 from stoker.wire import endpoints
-from stoker.wire.rest.token import NewTokenBody, TokenListView, TokenView, listed, new_token_view, token_of, token_view
-from stoker.wire.token import fresh_token
+from stoker.wire.rest.token import (
+    CallerView,
+    NewTokenBody,
+    TokenListView,
+    TokenView,
+    caller_view,
+    listed,
+    new_token_view,
+    token_of,
+    token_view,
+)
+from stoker.wire.token import fresh_token, with_fingerprint
 
 _MADE: Final = ("bad_token", "bad_user", "unknown_tenant", "text_too_long", "too_many_tokens", *BODY, *CHANGE)
 _UNKEPT: Final = {"Cache-Control": "no-store"}
@@ -37,7 +47,13 @@ def routes(control: ControlPlane) -> Routes:
         text = fresh_token(control.entropy, tokens)
         token = token_of(body, text, control.committer.now())
         await carry_out(control, request, CreateToken(by=caller_of(request).principal, token=token))
-        return json_response(new_token_view(tokens[token.id], text), 201, _UNKEPT)
+        whole = with_fingerprint(text, control.access.fingerprint())
+        return json_response(new_token_view(tokens[token.id], whole), 201, _UNKEPT)
+
+    @router.serve(endpoints.WHOAMI)
+    async def whoami(request: Request) -> CallerView:
+        """Show who asks: the principal, and what the token allows."""
+        return caller_view(caller_of(request))
 
     @router.serve(endpoints.REVOKE_TOKEN, "token_not_found", *CHANGE)
     async def revoke_token(request: Request) -> TokenView:

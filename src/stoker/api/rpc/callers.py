@@ -34,7 +34,8 @@ _Find: TypeAlias = "Callable[[grpc.HandlerCallDetails], Awaitable[_Handler | Non
 
 _KEY: Final = HEADER.lower()
 _OURS: Final = "/stoker."
-_PEERS: Final = "/stoker.v1.ReplicationService/"
+_OPEN: Final = ("/stoker.v1.ReplicationService/", "/stoker.v1.JoinService/Locate")
+"""Peers show another secret (see `replication`); where to go for more is told to all."""
 _JOIN: Final = AuditAction("node_join")
 OPEN_STREAMS_MAX: Final = 256
 """Of health and reflection. Each costs about 16 KiB, and one per prober is enough."""
@@ -95,6 +96,21 @@ class Callers:
             raise fault
         return caller
 
+    def joining(self, context: Context) -> Caller:
+        """Return who calls to join as a node, for which only a join token will do.
+
+        Raises: StokerError as `of`, and `not_allowed`.
+        """
+        caller = self.of(context)
+        if caller.role is not Role.JOIN:
+            fault = not_allowed(
+                f"a node joins with a token of role join, and this one has the role {caller.role}",
+                "make one: `stoker token create --role join --nodes NAME`",
+            )
+            self.note(caller.principal, _JOIN, fault.refusal)
+            raise fault
+        return caller
+
     def note(self, by: Principal, asked: AuditAction, refusal: Refusal) -> None:
         """Tell the audit trail of a refused call (C4)."""
         self._audit_trail.refused(by, asked, refusal, self._now())
@@ -120,7 +136,7 @@ class Gate(aio.ServerInterceptor):
         self, continuation: "_Find", handler_call_details: grpc.HandlerCallDetails
     ) -> "_Handler | None":
         method = handler_call_details.method
-        if method.startswith(_OURS) and not method.startswith(_PEERS):
+        if method.startswith(_OURS) and not method.startswith(_OPEN):
             try:
                 self._callers.check(handler_call_details.invocation_metadata or (), method)
             except StokerError as fault:

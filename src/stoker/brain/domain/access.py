@@ -6,15 +6,17 @@ text is kept.
 Roles: viewer  reads; bound to a tenant it reads only that one's jobs in full
        user    submits, reads and changes jobs of its tenant and of the tenants beneath it
        admin   does everything
-       agent   joins nodes, and nothing else
+       join    gives a node of a certain name its identity, and nothing else
+       agent   is a node; without TLS a token of this role joins any of them
 """
 
 from enum import StrEnum
+from fnmatch import fnmatchcase
 from typing import Final, NewType
 
 import msgspec
 
-from stoker.brain.domain.ids import DEFAULT_TENANT, Principal, TenantName
+from stoker.brain.domain.ids import DEFAULT_TENANT, NodeName, Principal, TenantName, node_principal
 from stoker.brain.domain.tenant import NO_TENANT
 from stoker.brain.domain.units import NEVER, Instant
 
@@ -30,21 +32,25 @@ class Role(StrEnum):
     VIEWER = "viewer"
     USER = "user"
     ADMIN = "admin"
+    JOIN = "join"
     AGENT = "agent"
 
 
 class Token(msgspec.Struct, frozen=True, kw_only=True):
-    """Record of one access token, without its text."""
+    """Record of one access token, without its text, or of the key by which a node is known."""
 
     id: TokenId
     """Public: it names the token in lists, in the audit trail and to `token revoke`."""
     digest: str
-    """SHA-256 of the whole text, in hex. The text is random, so it needs no slow hash."""
+    """SHA-256 of the whole text, in hex. The text is random, so it needs no slow hash. Of a node: of its public key."""
     role: Role
     tenant: TenantName = NO_TENANT
     """Of role `user` always one. Empty otherwise = bound to none."""
     user: str = ""
     """Unix account of the jobs submitted with it. Empty = the agent's own, where that is allowed."""
+    node: str = ""
+    """Of role `join` the name of the node that may join with it, or a glob of names. Of role `agent` the node whose key
+    this is; empty there = any node, by a text."""
     comment: str = ""
     created_at: Instant = NEVER
     """Set when its event is applied."""
@@ -59,7 +65,13 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def principal(self) -> Principal:
         """The principal under which commands with this token are logged."""
+        if self.role is Role.AGENT and self.node:
+            return node_principal(NodeName(self.node))
         return Principal(f"user:{self.user}") if self.user else Principal(f"token:{self.id}")
+
+    def may_join(self, node: NodeName) -> bool:
+        """Return whether a node of this name may join with it."""
+        return self.role is Role.JOIN and fnmatchcase(node, self.node)
 
 
 class Caller(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ ClusterState is the one aggregate. Only `apply` changes it, by replacing frozen 
 records are never changed in place, a reader may keep one as long as it likes.
 """
 
-from stoker.brain.domain.access import Token, TokenId
+from stoker.brain.domain.access import Role, Token, TokenId
 from stoker.brain.domain.array import JobRef, index_of
 from stoker.brain.domain.demand import Demand, Shape
 from stoker.brain.domain.errors import Refusal
@@ -108,6 +108,10 @@ class ClusterState:
 
     def drop_token(self, token: TokenId) -> None:
         del self.token_of_digest[self.tokens.pop(token).digest]
+
+    def key_of(self, node: NodeName) -> Token | None:
+        """The record of the key by which a node is known; None = it hasn't joined. It costs a step for each token."""
+        return next((each for each in self.tokens.values() if each.role is Role.AGENT and each.node == node), None)
 
     def rebuilt_indexes(self) -> Indexes:
         return rebuild(self.jobs, self.nodes, self.tenants, ended_max=self.policy.ended_jobs_max)

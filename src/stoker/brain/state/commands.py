@@ -283,6 +283,18 @@ class RevokeToken(_Command, frozen=True, kw_only=True):
     id: TokenId
 
 
+class JoinNode(_Command, frozen=True, kw_only=True):
+    """Know a node by its key, which its record holds as a token of role `agent`."""
+
+    row: ClassVar["CommandRow[JoinNode]"] = CommandRow(
+        action="node_join", about=lambda command: {"target": command.token.node}
+    )
+
+    token: Token
+    join: TokenId
+    """The join token that was shown."""
+
+
 class RunDeadlines(_Unaudited, frozen=True, kw_only=True):
     """Do what has fallen due: time limits, retry back-offs that are over, met dependencies, pruning."""
 
@@ -312,7 +324,7 @@ class RestoreCluster(_Unaudited, frozen=True, kw_only=True):
 JobOperation = Cancel | Hold | Release | Requeue | SignalJob
 """What people may do to a job, an array or some of its members."""
 
-Sharing = PutPartition | DeletePartition | PutTenant | DeleteTenant | SetPools | CreateToken | RevokeToken
+Sharing = PutPartition | DeletePartition | PutTenant | DeleteTenant | SetPools | CreateToken | RevokeToken | JoinNode
 """How a cluster is shared, and with whom."""
 
 Command = (

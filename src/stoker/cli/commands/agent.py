@@ -1,6 +1,6 @@
-"""Command `stoker agent`: the agent of a GPU node in the foreground.
+"""Commands `stoker agent ...`: the agent of a GPU node in the foreground, and how a node joins its cluster.
 
-It ends on SIGTERM and on Ctrl-C and leaves jobs running; what it prints are its log lines.
+The agent ends on SIGTERM and on Ctrl-C and leaves jobs running; what it prints are its log lines.
 """
 
 import os
@@ -8,20 +8,25 @@ from pathlib import Path
 
 import click
 
-from stoker.cli.options import OnceCommand
+from stoker.cli.display.output import output_options, show_lines
+from stoker.cli.options import OnceGroup
 from stoker.cli.setting_options import config_option, set_option
 
 
-@click.command(cls=OnceCommand)
+@click.group(invoke_without_command=True, cls=OnceGroup)
 @config_option
 @set_option
-def agent(path: Path | None, flags: dict[str, object]) -> None:
-    """Run the agent of a GPU node.
+@click.pass_context
+def agent(ctx: click.Context, path: Path | None, flags: dict[str, object]) -> None:
+    """Run the agent of a GPU node, which has joined its cluster before.
 
     \b
     Examples:
+      stoker agent join control.example.org:9090 --token T
       stoker agent -c agent.yaml
     """
+    if ctx.invoked_subcommand is not None:
+        return
     from stoker.cli.foreground import quiet_grpc, run_until_signal
 
     quiet_grpc()
@@ -32,3 +37,49 @@ def agent(path: Path | None, flags: dict[str, object]) -> None:
 
     settings = load(AgentSettings, path, os.environ, flags, others=(ControlSettings,)).value
     run_until_signal(lambda stop: run_agent(settings, stop=stop))
+
+
+@agent.command()
+@click.argument("addresses", metavar="HOST:PORT[,HOST:PORT]")
+@click.option("--token", metavar="T", envvar="STOKER_TOKEN", help="Join token. [env: STOKER_TOKEN]")
+@click.option("--token-file", metavar="F", type=click.Path(dir_okay=False), help="File with it.")
+@click.option("--name", metavar="N", help="Name of this node. [default: node.name, else the host name]")
+@config_option
+@set_option
+@output_options
+def join(addresses: str, path: Path | None, flags: dict[str, object], form: str, **given: str | None) -> None:
+    """Let this node join the cluster whose control plane is at HOST:PORT, once.
+
+    The node makes a key, which never leaves it, and the control plane knows the node by it from then on. The token,
+    made by `stoker token create --role join`, says by which certificate the control plane proves itself; nothing is
+    sent before. Run it as the account that the agent runs as, with the same settings.
+
+    \b
+    Examples:
+      stoker agent join control.example.org:9090 --token T
+      stoker agent join a.example.org:9090,b.example.org:9090 --token-file join.token -c /etc/stoker/agent.yaml
+    """
+    import asyncio
+
+    from stoker.cli.credentials import hide, token_in
+    from stoker.cli.foreground import quiet_grpc
+
+    token, token_file, name = given["token"], given["token_file"], given["name"]
+    if token:
+        hide(token)
+    if (token is None) == (token_file is None):
+        raise click.UsageError("give the join token, by --token or by --token-file")
+    quiet_grpc()
+    from stoker.agent.main import join_cluster
+    from stoker.agent.settings import AgentSettings
+    from stoker.cli.wiring.settings import load
+    from stoker.live.settings.control import ControlSettings
+
+    if name:
+        flags = {**flags, "node.name": name}
+    settings = load(AgentSettings, path, os.environ, flags, others=(ControlSettings,)).value
+    text = token if token is not None else token_in(str(token_file))
+    identity = asyncio.run(join_cluster(settings, [each.strip() for each in addresses.split(",")], text))
+    cluster = identity.certificates.cluster_id
+    said = [f"node {identity.node} has joined cluster {cluster}; start its agent: stoker agent"]
+    show_lines(form, said, {"node": identity.node, "cluster_id": cluster, "control": identity.addresses})

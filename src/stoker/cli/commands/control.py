@@ -23,10 +23,11 @@ if TYPE_CHECKING:
 
 
 @click.group(invoke_without_command=True, cls=OnceGroup)
+@click.option("--insecure", is_flag=True, help="With `tls.mode: off`, listen also where other machines reach it.")
 @config_option
 @set_option
 @click.pass_context
-def control(ctx: click.Context, path: Path | None, flags: dict[str, object]) -> None:
+def control(ctx: click.Context, insecure: bool, path: Path | None, flags: dict[str, object]) -> None:
     """Run a control plane.
 
     It wants a token from people and from agents. `stoker token create --data-dir D` makes the first one. Of several
@@ -49,7 +50,7 @@ def control(ctx: click.Context, path: Path | None, flags: dict[str, object]) -> 
     from stoker.live.settings.control import ControlSettings
 
     settings = load(ControlSettings, path, os.environ, flags, others=(AgentSettings,)).value
-    run_until_signal(lambda stop: run_control(settings, stop=stop, on_ready=lambda: None))
+    run_until_signal(lambda stop: run_control(settings, stop=stop, on_ready=lambda: None, insecure=insecure))
 
 
 _data_dir_option: Final = data_dir_option(

@@ -105,6 +105,26 @@ def forget(name: str, force: bool, form: str) -> None:
 
 
 @node.command()
+@click.argument("name", type=NODE)
+@answer_options
+def reset(name: str, form: str) -> None:
+    """Forget the key by which a node is known, at once: its machine was set up anew, or its key has leaked.
+
+    What runs there runs on, and is known again once the node has joined again with a new join token.
+
+    \b
+    Examples:
+      stoker node reset gpu-07
+    """
+    client = connect()
+    keys = [each for each in client.tokens().tokens if each.role == "agent" and each.node == name]
+    for key in keys:
+        client.revoke_token(key.id)
+    said = "is known by no key any more" if keys else "hasn't joined with a key: there was nothing to forget"
+    show_lines(form, [f"node {visible(name)} {said}"], {"node": name, "keys": [key.id for key in keys]})
+
+
+@node.command()
 @click.argument("name", shell_complete=nodes)
 @click.argument("changes", metavar="KEY=VALUE|KEY-...", nargs=-1, required=True)
 @answer_options

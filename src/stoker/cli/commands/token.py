@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from stoker.wire.client import Client
     from stoker.wire.rest.token import TokenView
 
-ROLES: Final = ("viewer", "user", "admin", "agent")
+ROLES: Final = ("viewer", "user", "admin", "join", "agent")
 
 
 def _tokens(data_dir: Path | None) -> "Client | FolderTokens":
@@ -31,7 +31,7 @@ def _tokens(data_dir: Path | None) -> "Client | FolderTokens":
 
 def _columns() -> "list[Column[TokenView]]":
     return [
-        *fields("ID", "ROLE", "TENANT", "USER"),
+        *fields("ID", "ROLE", "TENANT", "USER", "NODE"),
         Column("CREATED", lambda token: token.created_at),
         Column("EXPIRES", lambda token: token.expires_at or "never"),
         Column("COMMENT", lambda token: token.comment, elastic=True),
@@ -63,8 +63,9 @@ def token() -> None:
     help="Tenant of its jobs; a user's token has one, a viewer's may.",
 )
 @click.option("--user", metavar="U", help="Unix account that its jobs run as.")
+@click.option("--nodes", metavar="GLOB", help="Of role join: name of the node that may join with it, or a glob: gpu-*.")
 @click.option("--comment", metavar="TEXT", help="For people: who has it, and what for.")
-@click.option("--expires", metavar="T", help="After how long it ends: 30d, 12h. [default: never]")
+@click.option("--expires", metavar="T", help="After how long it ends: 30d, 12h. [default: never; join: 1d]")
 @asked_there_option
 @answer_options
 def create(data_dir: Path | None, form: str, **given: str | None) -> None:
@@ -75,7 +76,7 @@ def create(data_dir: Path | None, form: str, **given: str | None) -> None:
     \b
     Examples:
       stoker token create --role admin --data-dir /var/lib/stoker > admin.token
-      stoker token create --role agent --comment "all GPU nodes" > agent.token
+      stoker token create --role join --nodes 'gpu-*' --expires 2h
       stoker token create --role user --tenant vision --user ada --expires 90d
     """
     from stoker.brain.domain.access import Role

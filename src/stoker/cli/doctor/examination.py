@@ -1,11 +1,14 @@
 """Order and grouping of the checks of `stoker doctor`."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
+from stoker.agent.identity import IdentityFile, with_addresses
 from stoker.agent.machine import local_address
-from stoker.agent.settings import AgentSettings
+from stoker.agent.settings import ADDRESS, AgentSettings
+from stoker.brain.domain.errors import StokerError
 from stoker.cli.doctor import effective, folder, machine, network, node, serving
 from stoker.cli.doctor.finding import Check, Finding, Level
 from stoker.live.settings.control import ControlSettings
@@ -56,7 +59,9 @@ def _control(settings: ControlSettings) -> list[Check]:
 
 
 def _agent(settings: AgentSettings) -> list[Check]:
-    addresses = settings.control.addresses
+    with suppress(StokerError):  # one that can't be read is told by its own check
+        settings = with_addresses(settings, IdentityFile(settings.data_dir).read())
+    addresses = settings.control.addresses or (ADDRESS,)
     return [
         *folder.checks("agent", settings.data_dir),
         *node.checks(settings),

@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from stoker.adapters.gpu_probe.nvidia_smi import AutoProbe, SmiMissing, SmiProbe
 from stoker.adapters.gpu_probe.scripted import ScriptedProbe
+from stoker.agent.identity import IdentityFile
 from stoker.agent.machine import check_limits, node_name
 from stoker.agent.runner.guard import PROCESS_NAME
 from stoker.agent.runner.process.kernel import bounds_projects
@@ -47,7 +48,7 @@ def checks(settings: AgentSettings) -> list[Check]:
     allow_root = settings.executor.allow_root
     return [
         Check("name", lambda: name(settings)),
-        Check("token_file", lambda: token_file(settings.control.token_file)),
+        Check("identity", lambda: identity(settings)),
         Check("labels", lambda: labels(settings.node.labels, settings.node.taints)),
         Check("gpus", lambda: gpus(settings), seconds=PROBE_S),
         Check("cgroups", lambda: cgroups(cgroup_state())),
@@ -65,6 +66,28 @@ def name(settings: AgentSettings) -> Iterator[CheckResult]:
         yield fine(f"this node joins as {node_name(settings)}")
     except StokerError as fault:
         yield refusal(fault)
+
+
+def identity(settings: AgentSettings) -> Iterator[CheckResult]:
+    """Read the identity as the agent reads it. Whether the control plane still knows its key is for that to say."""
+    if settings.control.insecure:
+        yield doubtful(
+            "control.insecure: all is plain text, and whoever listens in the place of the control plane gives orders",
+            "set `tls.mode` of the control plane to auto, join (`stoker agent join`), and take `insecure` out",
+        )
+        yield from token_file(settings.control.token_file)
+        return
+    try:
+        found = IdentityFile(settings.data_dir).read()
+    except StokerError as fault:
+        yield refusal(fault)
+        return
+    if found is None:
+        yield wrong("this node hasn't joined its cluster", "`stoker agent join HOST:9090 --token T`, once")
+    else:
+        yield fine(
+            f"joined as {found.node}; control planes: {', '.join(settings.control.addresses or found.addresses)}"
+        )
 
 
 def token_file(named: str) -> Iterator[CheckResult]:

@@ -185,6 +185,7 @@ def _control_settings(shape: EmbeddedSpec) -> ControlSettings:
         "http.port": shape.http_port,
         "grpc.host": shape.host,
         "grpc.port": shape.grpc_port,
+        "tls.mode": "off",  # no token is wanted, and only this account is served
         "agents.heartbeat_s": 5.0,
         "policy.stop_grace_s": shape.stop_grace_s,
         "log.level": "warning",
@@ -202,7 +203,7 @@ def _write_agent_files(shape: EmbeddedSpec, name: str, folder: Path) -> Path:
     settings: dict[str, object] = {
         "data_dir": str(folder),
         "node": {"name": name, "address": host},
-        "control": {"addresses": [f"{address}:{shape.grpc_port}"]},
+        "control": {"addresses": [f"{address}:{shape.grpc_port}"], "insecure": True},
         "executor": {"jobs_end_with_agent": True, "allow_root": os.getuid() == 0},
         "log": {"level": "info", "format": "text"},
     }

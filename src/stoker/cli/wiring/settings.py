@@ -1,12 +1,19 @@
 """Settings as the command line reads them: a daemon's file with the environment and flags, and a person's own file."""
 
+import os
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
+from stoker.adapters.atomic_file import write_atomic
 from stoker.adapters.settings.loader import load, require
+from stoker.brain.domain.errors import refusal_error
+from stoker.cli.display.yaml_text import yaml_text
 
-__all__ = ["UserSettings", "load", "read_user_settings", "require"]
+__all__ = ["UserSettings", "load", "read_user_settings", "require", "write_user_settings"]
+
+CA_NAME: Final = "ca.pem"
 
 
 class UserSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,6 +29,24 @@ class UserSettings(msgspec.Struct, frozen=True, kw_only=True):
     insecure: bool = False
     """Whether a token goes over plain http to whoever answers: also to another machine, and whoever is between can read
     it."""
+
+
+def write_user_settings(path: Path, settings: UserSettings, ca: bytes = b"") -> None:
+    """Replace a person's settings file, readable by its owner alone; `ca` becomes the file `ca.pem` beside it.
+
+    Raises: StokerError `config_unwritable`.
+    """
+    path = Path(os.path.realpath(path))  # one that is a link to elsewhere stays one
+    said = {key: value for key, value in msgspec.structs.asdict(settings).items() if value}
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if ca:
+            write_atomic(path.with_name(CA_NAME), ca)
+            said["ca"] = str(path.with_name(CA_NAME))
+        write_atomic(path, yaml_text(said).encode() if said else b"")
+    except OSError as fault:
+        message = f"{path} can't be written: {fault.strerror or fault}"
+        raise refusal_error("config_unwritable", message, "XDG_CONFIG_HOME names another folder") from fault
 
 
 def read_user_settings(path: str) -> UserSettings:

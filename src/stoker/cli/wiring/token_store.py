@@ -13,6 +13,7 @@ Rules: D1  without a data folder the server is asked, as by every other command
 
 import asyncio
 import os
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
@@ -36,6 +37,7 @@ from stoker.control.snapshots import writing
 from stoker.live.main import as_refusals
 from stoker.ports import EventLog
 from stoker.wire.client.clients import SocketClient
+from stoker.wire.client.trust import fingerprint_of
 from stoker.wire.local_socket import SOCKET_NAME, is_served
 from stoker.wire.rest.token import (
     NewTokenBody,
@@ -47,7 +49,7 @@ from stoker.wire.rest.token import (
     token_of,
     token_view,
 )
-from stoker.wire.token import fresh_token, id_of
+from stoker.wire.token import fresh_token, id_of, with_fingerprint
 
 HELD_TRIES: Final = 20
 HELD_PAUSE_S: Final = 0.25
@@ -158,7 +160,8 @@ class StoppedTokens:
             text = fresh_token(SystemEntropy(), committer.state.tokens)
             token = token_of(body, text, committer.now())
             await committer.ask(CreateToken(by=OWNER.principal, token=token))
-            return new_token_view(committer.state.tokens[id_of(text)], text)
+            whole = with_fingerprint(text, fingerprint_beside(self._folder))
+            return new_token_view(committer.state.tokens[id_of(text)], whole)
 
         return self._with_writer(create)
 
@@ -200,6 +203,16 @@ class StoppedTokens:
 
 
 _OR_CONFIG: Final = "For a backup, name its settings file by -c instead, with store.url in it or in the environment"
+
+
+def fingerprint_beside(folder: Path) -> str:
+    """Return the fingerprint of the authority that a control plane has made in its data folder; empty = none."""
+    try:
+        text = (folder / "ca" / "ca.crt").read_text("ascii")
+    except (OSError, ValueError):
+        return ""
+    newest, found, _ = text.partition("-----END CERTIFICATE-----")
+    return fingerprint_of(ssl.PEM_cert_to_DER_cert(newest + found)) if found else ""
 
 
 def must_have_its_log(folder: Path) -> None:

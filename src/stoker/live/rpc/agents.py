@@ -2,9 +2,11 @@
 
 A stream ends with a status, never by cancelling it from our side: grpc.aio keeps a little memory of each cancelled one.
 
-Rules: A1  every call wants an agent's token, and a session is spoken for by the token that opened it
-       A2  when the token is revoked or expires, the streams it opened end at once; what runs on their nodes goes on
-       A3  an end is taken from the node it names only
+Rules: A1  every call wants the certificate of a node that has joined, or without TLS an agent's token, and a session is
+           spoken for by the one that opened it
+       A2  when that is revoked or expires, the streams it opened end at once; what runs on their nodes goes on
+       A3  an end is taken from the node it names only; a node that has joined registers under its own name only
+       A4  a node gets a certificate for the key in its request, and only that: its key never leaves it
 """
 
 import asyncio
@@ -14,17 +16,21 @@ from typing import Final
 
 from stoker.api.rpc.callers import Callers, Context
 from stoker.api.rpc.status import refusal_of, refusing
-from stoker.brain.domain.access import Caller
+from stoker.brain.domain.access import Caller, Role, Token
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
-from stoker.brain.domain.ids import NodeName
-from stoker.control.access import Access, token_unknown
+from stoker.brain.domain.ids import NodeName, Principal, node_principal
+from stoker.brain.state.commands import JoinNode
+from stoker.control.access import Access, not_allowed, token_unknown
+from stoker.control.audit_actions import AuditAction
 from stoker.live.control_plane import LiveControlPlane
 from stoker.live.sessions import AgentStream, Sessions
 from stoker.live.streams import BeatAnswer, Message
+from stoker.live.tls import ServerTls
 from stoker.wire import agent_codec as codec
 from stoker.wire.endpoints import PRODUCT
 from stoker.wire.gen import agent_pb2 as pb
-from stoker.wire.gen.agent_pb2_grpc import SchedulerServiceServicer
+from stoker.wire.gen.agent_pb2_grpc import JoinServiceServicer, SchedulerServiceServicer
+from stoker.wire.token import fresh_token, id_of
 
 SESSION_KEY: Final = "stoker-session"
 """Metadata of the two streams: the session that RegisterAgent answered."""
@@ -34,15 +40,24 @@ _HINT: Final = "is the agent of this version?"
 class AgentService(SchedulerServiceServicer):
     """gRPC servicer of `Sessions`."""
 
-    def __init__(self, control: LiveControlPlane, callers: Callers) -> None:
+    def __init__(self, control: LiveControlPlane, callers: Callers, tls: ServerTls | None) -> None:
+        """`tls`: None = agents show tokens."""
+        self._control = control
         self._callers = callers
+        self._tls = tls
         self._sessions: Sessions = control.sessions
         self._access: Access = control.access
 
     async def RegisterAgent(self, request: pb.RegisterRequest, context: Context) -> pb.RegisterResponse:
         async with refusing(context, _HINT):
-            agent = self._callers.agent_of(context)
-            welcome = await self._sessions.register(codec.decode_registration(request), agent.token)
+            agent = self._agent(context)
+            registration = codec.decode_registration(request)
+            if self._tls is not None and agent.principal != node_principal(registration.node):
+                raise not_allowed(
+                    f"this certificate is that of {agent.principal}, and the agent registers node {registration.node}",
+                    "give the agent the name that it joined under (`node.name`), or join again: `stoker agent join`",
+                )
+            welcome = await self._sessions.register(registration, agent.token)
         return pb.RegisterResponse(
             epoch=welcome.epoch,
             cluster_id=welcome.cluster_id,
@@ -51,9 +66,29 @@ class AgentService(SchedulerServiceServicer):
             version=PRODUCT,
         )
 
+    async def Renew(self, request: pb.CertificateRequest, context: Context) -> pb.CertificateResponse:
+        async with refusing(context, _HINT):
+            agent = self._agent(context)
+            if self._tls is None:
+                raise not_allowed("this control plane has no TLS", "set `tls.mode` there")
+            known = self._control.committer.state.tokens.get(agent.token)
+            if known is None or known.digest != self._tls.authority.key_in(request.request):
+                raise not_allowed("the request is for another key than that of this node", "`stoker agent join` again")
+            return _signed(self._control, self._tls, request.request, agent.principal)
+
+    def _agent(self, context: Context) -> Caller:
+        """Return the agent that calls (A1). Raises: StokerError."""
+        if self._tls is None:
+            return self._callers.agent_of(context)
+        shown = list(context.auth_context().get("x509_pem_cert", ()))
+        found = self._tls.holder_is_node(shown[0]) if len(shown) == 1 else None
+        if found is None:
+            raise not_allowed("this certificate is no node's", "`stoker agent join` gets one")
+        return self._access.node(*found)
+
     async def TaskFinished(self, request: pb.TaskFinishedRequest, context: Context) -> pb.TaskFinishedResponse:
         async with refusing(context, _HINT):
-            agent = self._callers.agent_of(context)
+            agent = self._agent(context)
             finished = codec.decode_finished(request)
             _check_node(self._sessions.opened(_session(context), agent.token).node, finished.node)
             epoch = await self._sessions.finished(finished)
@@ -63,7 +98,7 @@ class AgentService(SchedulerServiceServicer):
         self, request_iterator: AsyncIterator[pb.AgentReport], context: Context
     ) -> AsyncIterator[pb.ControlMessage]:
         async with refusing(context, _HINT):
-            agent = self._callers.agent_of(context)
+            agent = self._agent(context)
             stream = self._sessions.attach(_session(context), agent.token)
             reading = asyncio.create_task(self._read(request_iterator, stream))
             try:
@@ -93,7 +128,7 @@ class AgentService(SchedulerServiceServicer):
         self, request_iterator: AsyncIterator[pb.LogChunk], context: Context
     ) -> AsyncIterator[pb.LogRequest]:
         async with refusing(context, _HINT):
-            agent = self._callers.agent_of(context)
+            agent = self._agent(context)
             stream = self._sessions.opened(_session(context), agent.token)
             reading = asyncio.create_task(self._read_chunks(request_iterator, stream))
             try:
@@ -127,6 +162,43 @@ class AgentService(SchedulerServiceServicer):
             yield
         finally:
             watching.cancel()
+
+
+class JoinService(JoinServiceServicer):
+    """gRPC servicer for nodes that join, and for agents and peers that look for the port of certificates."""
+
+    def __init__(self, control: LiveControlPlane, callers: Callers, tls: ServerTls, node_port: int) -> None:
+        self._control = control
+        self._callers = callers
+        self._tls = tls
+        self._node_port = node_port
+
+    async def Locate(self, request: pb.LocateRequest, context: Context) -> pb.LocateResponse:
+        return pb.LocateResponse(node_port=self._node_port)
+
+    async def Join(self, request: pb.CertificateRequest, context: Context) -> pb.CertificateResponse:
+        async with refusing(context, _HINT):
+            caller = self._callers.joining(context)
+            committer = self._control.committer
+            digest = self._tls.authority.key_in(request.request)
+            text = fresh_token(self._control.entropy, committer.state.tokens)  # of which only the id is used
+            key = Token(id=id_of(text), digest=digest, role=Role.AGENT, node=request.node)
+            try:
+                await committer.ask(JoinNode(by=caller.principal, token=key, join=caller.token))
+            except StokerError as fault:
+                self._callers.note(caller.principal, AuditAction("node_join", request.node[:80]), fault.refusal)
+                raise
+            return _signed(self._control, self._tls, request.request, node_principal(NodeName(request.node)))
+
+
+def _signed(control: LiveControlPlane, tls: ServerTls, request: bytes, subject: Principal) -> pb.CertificateResponse:
+    made = tls.authority.sign(request, subject)
+    return pb.CertificateResponse(
+        chain=made.chain,
+        roots=tls.authority.roots,
+        renew_at=made.renew_at,
+        cluster_id=control.committer.state.cluster_id,
+    )
 
 
 def _check_node(mine: NodeName, named: NodeName) -> None:

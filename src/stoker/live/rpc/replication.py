@@ -13,7 +13,8 @@ Rules: P1  whoever calls shows the secret that lies beside the marker, or is ref
        K3  whatever gRPC raises is PeerDown, or PeerRefused when the peer itself said no
        K4  what isn't read yet is bounded by gRPC's window; the active waits beyond it
        K5  who has our own name is no peer: the settings are wrong, and whoever mends them must hear of it
-Limits: no TLS yet: the secret and the log pass in clear, so the way between control planes must be trusted.
+       K6  with TLS both sides show a certificate of the cluster's authority that names a control plane; each peer is
+           asked at which port it wants that
 """
 
 import asyncio
@@ -34,8 +35,11 @@ from stoker.brain.failover.inputs import PeerState
 from stoker.live.failover.links import Following, Frame, Offer, PeerDown, PeerRefused
 from stoker.live.failover.sender import Sender
 from stoker.live.rpc import replication_codec as codec
+from stoker.live.tls import ServerTls
 from stoker.wire.agent_codec import Malformed
 from stoker.wire.gen import replication_pb2 as pb
+from stoker.wire.gen.agent_pb2 import LocateRequest
+from stoker.wire.gen.agent_pb2_grpc import JoinServiceStub
 from stoker.wire.gen.replication_pb2_grpc import ReplicationServiceServicer, ReplicationServiceStub
 
 SECRET_KEY: Final = "stoker-peer-secret"
@@ -75,6 +79,8 @@ class ReplicationService(ReplicationServiceServicer):
     """Told how a peer is, it answers how we are."""
     accept: Callable[[Offer], Sender]
     """`Replication.accept`."""
+    tls: ServerTls | None = None
+    """None = all is plain text."""
 
     async def Ping(self, request: pb.PeerState, context: Context) -> pb.PeerState:
         async with refusing(context, _HINT):
@@ -101,12 +107,17 @@ class ReplicationService(ReplicationServiceServicer):
 
     def _check(self, context: Context) -> None:
         """Refuse a call without our secret (P1). Raises: StokerError `peer_secret_unknown` or `peer_secret_wrong`."""
+        if self.tls is not None:
+            shown = list(context.auth_context().get("x509_pem_cert", ()))
+            if len(shown) != 1 or not self.tls.is_peer(shown[0]):
+                hint = "let `tls.dir` of all control planes name the same folder"
+                raise StokerError(refuse("not_allowed", "this certificate is no control plane's", hint))
         secret = self.secret()
         if not secret:
             message = "the secret of the control planes can't be read from the folder of the marker now"
             raise StokerError(refuse("peer_secret_unknown", message, "it is tried again; see whether it is mounted"))
-        shown = [value for key, value in context.invocation_metadata() or () if key == SECRET_KEY]
-        found = shown[0] if len(shown) == 1 else ""
+        said = [value for key, value in context.invocation_metadata() or () if key == SECRET_KEY]
+        found = said[0] if len(said) == 1 else ""
         text = found.encode() if isinstance(found, str) else bytes(found)
         if not hmac.compare_digest(text, secret.encode()):
             message = "the call shows another secret than that of this pair of control planes, or none"
@@ -142,9 +153,12 @@ async def _read(messages: AsyncIterator[pb.FollowerMessage], sender: Sender) -> 
 class GrpcPeerLink:
     """The PeerLink of one other control plane."""
 
-    def __init__(self, address: str, secret: Callable[[], str], *, within_s: float) -> None:
+    def __init__(
+        self, address: str, secret: Callable[[], str], *, within_s: float, tls: ServerTls | None = None
+    ) -> None:
         """`address` is HOST:PORT. `secret` is asked for with each call; empty = it isn't known now. `within_s`: how
-        long a ping is waited for."""
+        long a ping is waited for. `tls`: None = plain text."""
+        self._tls = tls
         self.address = address
         self._secret = secret
         self._within_s = within_s
@@ -152,10 +166,10 @@ class GrpcPeerLink:
 
     async def ping(self, me: PeerState) -> PeerState:
         metadata = self._metadata()
-        if self._channel is None:
-            self._channel = self._dial()
-        stub = ReplicationServiceStub(self._channel)
         try:
+            if self._channel is None:
+                self._channel = await self._dialled()
+            stub = ReplicationServiceStub(self._channel)
             answer = await stub.Ping(codec.encode_state(me), timeout=self._within_s, metadata=metadata)
             said = codec.decode_state(answer)
         except aio.AioRpcError as error:
@@ -173,7 +187,10 @@ class GrpcPeerLink:
     @asynccontextmanager
     async def follow(self, offer: Offer) -> AsyncIterator[Following]:
         metadata = self._metadata()
-        channel = self._dial()
+        try:
+            channel = await self._dialled()
+        except aio.AioRpcError as error:
+            raise _fault(self.address, error) from error
         call = ReplicationServiceStub(channel).Follow(metadata=metadata)
         following = _GrpcFollowing(self.address, call)
         try:
@@ -189,8 +206,16 @@ class GrpcPeerLink:
         if channel is not None:
             await channel.close()
 
-    def _dial(self) -> aio.Channel:
-        return aio.insecure_channel(self.address, options=_OPTIONS)
+    async def _dialled(self) -> aio.Channel:
+        """Raises: AioRpcError."""
+        if self._tls is None:
+            return aio.insecure_channel(self.address, options=_OPTIONS)
+        roots, mine = self._tls.authority.roots, self._tls.credentials
+        async with aio.secure_channel(self.address, grpc.ssl_channel_credentials(roots), options=_OPTIONS) as asked:
+            port = (await JoinServiceStub(asked).Locate(LocateRequest(), timeout=self._within_s)).node_port  # K6
+        host = self.address.rpartition(":")[0]
+        shown = grpc.ssl_channel_credentials(roots, mine.key, mine.chain)
+        return aio.secure_channel(f"{host}:{port}", shown, options=_OPTIONS)
 
     def _metadata(self) -> aio.Metadata:
         secret = self._secret()

@@ -1,15 +1,20 @@
-"""gRPC server of a control plane, for agents, clients and peers.
+"""gRPC servers of a control plane, for clients, agents and peers.
 
-One grpc.aio server on the process's own event loop, with the standard health and reflection services.
+They are grpc.aio servers on the process's own event loop. With TLS there are two: one for everybody, at which clients
+show a token and nodes join, and one at which agents and peers show a certificate; gRPC for Python can't leave that to
+the caller on one port. Without TLS one serves all.
 
 Rules: G1  a port that another program has is refused (gRPC's own default would share it in silence)
        G2  keepalive pings of agents are welcome however often: they tell a dead path from a quiet one
        G3  strangers are bounded: connections in all, the time in which one must begin to speak HTTP/2, calls of one
            connection at once
+       G4  a handshake is answered with the newest certificate; connections that are open stay
 """
 
+import asyncio
 from typing import Final
 
+import grpc
 from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1.health import aio as health_aio
@@ -20,8 +25,9 @@ from stoker.api.rpc.callers import Callers, Gate
 from stoker.api.rpc.jobs import JobService
 from stoker.control.settings import GrpcSettings
 from stoker.live.control_plane import LiveControlPlane
-from stoker.live.rpc.agents import AgentService
+from stoker.live.rpc.agents import AgentService, JoinService
 from stoker.live.rpc.replication import FRAME_BYTES_MAX, ReplicationService
+from stoker.live.tls import ServerTls
 from stoker.wire.gen import (
     agent_pb2,
     agent_pb2_grpc,
@@ -60,44 +66,84 @@ _OPTIONS: Final = (
 
 
 class RpcServer:
-    """gRPC server whose listener is taken at once, and which serves from `async with` entry to exit."""
+    """gRPC servers whose listeners are taken at once, and which serve from `async with` entry to exit."""
 
     def __init__(
-        self, settings: GrpcSettings, control: LiveControlPlane, peers: ReplicationService | None = None
+        self,
+        settings: GrpcSettings,
+        control: LiveControlPlane,
+        peers: ReplicationService | None = None,
+        tls: ServerTls | None = None,
     ) -> None:
-        """`peers`: for other control planes; None = this is the only one.
+        """`peers`: for other control planes; None = this is the only one. `tls`: None = all is plain text.
 
         Raises: StokerError `port_in_use` or `cannot_listen`.
         """
         self._sessions = control.sessions
         callers = Callers(settings, control)
-        bounds = (
-            ("grpc.max_allowed_incoming_connections", connections_max(CONNECTIONS_MAX, FILES_PART)),
-            ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS_MAX),
-        )
-        self._server = aio.server(options=(*_OPTIONS, *bounds), interceptors=(Gate(callers),))
-        agent_pb2_grpc.add_SchedulerServiceServicer_to_server(AgentService(control, callers), self._server)
-        job_pb2_grpc.add_JobServiceServicer_to_server(JobService(control, callers), self._server)
+        agents = AgentService(control, callers, tls)
+        self._public = _server(Gate(callers))
+        self._servers = [self._public]
+        self.node_port = 0
+        """For those who show a certificate; 0 without TLS."""
+        with_certificate = self._public
+        if tls is not None:
+            with_certificate = _server()
+            self._servers.append(with_certificate)
+            credentials = _credentials(tls, asks=True)
+            self.node_port = _listen(with_certificate, settings.host, settings.node_port, "grpc.node_port", credentials)
+            join = JoinService(control, callers, tls, self.node_port)
+            agent_pb2_grpc.add_JoinServiceServicer_to_server(join, self._public)
+        agent_pb2_grpc.add_SchedulerServiceServicer_to_server(agents, with_certificate)
+        job_pb2_grpc.add_JobServiceServicer_to_server(JobService(control, callers), self._public)
         if peers is not None:
-            replication_pb2_grpc.add_ReplicationServiceServicer_to_server(peers, self._server)
-        self._health = _add_health(self._server, for_peers=peers is not None)
-        host = f"[{settings.host}]" if ":" in settings.host else settings.host
-        try:
-            self.port: int = self._server.add_insecure_port(f"{host}:{settings.port}")
-        except RuntimeError as fault:
-            raise why_not(settings.host, settings.port, "grpc") from fault
+            replication_pb2_grpc.add_ReplicationServiceServicer_to_server(peers, with_certificate)
+        self._health = _add_health(self._public, for_peers=peers is not None and tls is None)
+        served = None if tls is None else _credentials(tls, asks=False)
+        self.port = _listen(self._public, settings.host, settings.port, "grpc", served)
         callers.port = self.port
 
     async def __aenter__(self) -> int:
-        """The port."""
-        await self._server.start()
+        """The port for everybody."""
+        for server in self._servers:
+            await server.start()
         return self.port
 
     async def __aexit__(self, *_: object) -> None:
-        """Streams end first, each by a status, then the server."""
+        """Streams end first, each by a status, then the servers."""
         await self._health.enter_graceful_shutdown()
         self._sessions.close()
-        await self._server.stop(STOP_GRACE_S)
+        await asyncio.gather(*(server.stop(STOP_GRACE_S) for server in self._servers))
+
+
+def _server(*interceptors: aio.ServerInterceptor) -> aio.Server:
+    bounds = (
+        ("grpc.max_allowed_incoming_connections", connections_max(CONNECTIONS_MAX, FILES_PART)),
+        ("grpc.server_handshake_timeout_ms", HANDSHAKE_MS_MAX),
+    )
+    return aio.server(options=(*_OPTIONS, *bounds), interceptors=interceptors)
+
+
+def _listen(server: aio.Server, host: str, port: int, setting: str, credentials: grpc.ServerCredentials | None) -> int:
+    """Return the port that was taken (G1). Raises: StokerError `port_in_use` or `cannot_listen`."""
+    address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    try:
+        if credentials is None:
+            return server.add_insecure_port(address)
+        return server.add_secure_port(address, credentials)
+    except RuntimeError as fault:
+        raise why_not(host, port, setting) from fault
+
+
+def _credentials(tls: ServerTls, *, asks: bool) -> grpc.ServerCredentials:
+    """The credentials of a listener, which asks for its callers' certificates or for none (G4)."""
+
+    def newest() -> grpc.ServerCertificateConfiguration:
+        held = tls.credentials
+        roots = tls.authority.roots if asks else None
+        return grpc.ssl_server_certificate_configuration([(held.key, held.chain)], roots)
+
+    return grpc.dynamic_ssl_server_credentials(newest(), newest, require_client_authentication=asks)
 
 
 def _add_health(server: aio.Server, *, for_peers: bool) -> health_aio.HealthServicer:

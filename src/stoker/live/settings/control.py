@@ -23,6 +23,7 @@ from stoker.control.settings import (
     HttpSettings,
     LoopSettings,
     SnapshotSettings,
+    TlsSettings,
 )
 from stoker.live.settings.policy import PolicySettings, QuotaSettings
 from stoker.ports import LogSettings
@@ -168,7 +169,7 @@ class ControlSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     program: ClassVar[str] = "stoker control"
     later: ClassVar[Mapping[str, str]] = {
-        "http.tls": "encryption comes with a later version; use an SSH tunnel",
+        "http.tls": "encryption is set in section `tls`: `tls.mode: on`",
         "jobs": "this section is called `policy` now, and its keys are those of the policy",
     }
     """Keys that aren't there, and what to know about each."""
@@ -176,6 +177,7 @@ class ControlSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Folder of this control plane alone: event log, snapshots, lock. Losing it loses the queue."""
     http: HttpSettings = HttpSettings()
     grpc: GrpcSettings = GrpcSettings()
+    tls: TlsSettings = TlsSettings()
     store: StoreSettings = StoreSettings()
     failover: FailoverSettings = FailoverSettings()
     agents: AgentsSettings = AgentsSettings()
@@ -190,12 +192,28 @@ class ControlSettings(msgspec.Struct, frozen=True, kw_only=True):
     def http_url(self) -> str:
         """Address at which people reach this control plane."""
         host = f"[{self.http.host}]" if ":" in self.http.host else self.http.host
-        return self.failover.http.rstrip("/") or f"http://{host}:{self.http.port}"
+        scheme = "https" if self.tls.http(self.http.host) else "http"
+        return self.failover.http.rstrip("/") or f"{scheme}://{host}:{self.http.port}"
 
     def faults(self) -> list[str]:
-        if self.http.port and self.http.port == self.grpc.port:
-            return [f"http.port and grpc.port are both {self.http.port}; each listener needs its own"]
-        return self.failover.faults_with(self.store.url, self.http.host)
+        for name, port in (("port", self.grpc.port), ("node_port", self.grpc.node_port if self.tls.grpc else 0)):
+            if port and self.http.port == port:
+                return [f"http.port and grpc.{name} are both {port}; each listener needs its own"]
+        return [*self._authority_faults(), *self.failover.faults_with(self.store.url, self.http.host)]
+
+    def _authority_faults(self) -> list[str]:
+        if self.failover.enabled and self.store.url and self.tls.mode != "off" and not self.tls.dir:
+            hint = "name a folder that every control plane has with the same content: copy it from the first one's `ca`"
+            return [f"tls.dir: it is empty, and control planes on one database share no folder; {hint}"]
+        return []
+
+    @property
+    def authority_dir(self) -> Path:
+        """Folder of the certificate authority."""
+        if self.tls.dir:
+            return Path(self.tls.dir)
+        shared = self.failover.enabled and not self.store.url
+        return (self.failover.folder if shared else self.data_dir) / "ca"
 
     def as_policy(self) -> Policy:
         """Return the policy that these settings ask for: the section of that name, and what follows from others."""

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from stoker.wire.rest.submit import JobBody
     from stoker.wire.rest.task import TaskListQuery, TaskListView, TaskView
     from stoker.wire.rest.tenant import NewTenantBody, TenantBody, TenantView
-    from stoker.wire.rest.token import NewTokenBody, NewTokenView, TokenListView, TokenView
+    from stoker.wire.rest.token import CallerView, NewTokenBody, NewTokenView, TokenListView, TokenView
     from stoker.wire.rest.usage import UsageReportQuery, UsageView
 
 Given = ParamSpec("Given")
@@ -76,6 +76,11 @@ class ClientMethods:
         for name, each in vars(ClientMethods).items():
             if isinstance(each, Declared) and run is not None:
                 setattr(cls, name, each.method(run))
+
+    @property
+    def root(self) -> bytes:
+        """Certificate (DER) of the authority that the token names, once a server has presented it; empty = none."""
+        return self._transport.root
 
     @property
     def server(self) -> str:
@@ -324,6 +329,11 @@ class ClientMethods:
     def tokens(self) -> Steps[TokenListView]:
         """List every token that holds, without its text."""
         return ask(endpoints.TOKENS)
+
+    @Declared
+    def whoami(self) -> Steps[CallerView]:
+        """Show who asks: the principal, and what the token allows."""
+        return ask(endpoints.WHOAMI)
 
     @Declared
     def revoke_token(self, token_id: str) -> Steps[TokenView]:

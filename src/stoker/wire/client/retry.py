@@ -364,6 +364,11 @@ class RequestSender:
         """Address of the server that is asked first."""
         return self._servers.first.geturl()
 
+    @property
+    def root(self) -> bytes:
+        """Certificate (DER) of the authority that the token names, once a server has presented it; empty = none."""
+        return self._proof.root
+
     def _sending(self, request: http.Request) -> Generator[SendTo | Wait, http.Reply | None, http.Reply]:
         """Give the turns and pauses of one request, until it is answered with success. C11
 

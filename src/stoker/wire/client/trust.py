@@ -67,6 +67,8 @@ class ServerProof:
         self._insecure = credentials.insecure
         self._fingerprint = fingerprint_in(text)
         self._context: ssl.SSLContext | None = None
+        self.root = b""
+        """Certificate (DER) of the authority that was found by its fingerprint; empty = none was looked for."""
 
     @property
     def wants_root(self) -> bool:
@@ -118,6 +120,7 @@ class ServerProof:
             raise _another_authority(server)
         self._context = _verifying()
         self._context.load_verify_locations(cadata=root)
+        self.root = root
         return root
 
     def fault_of(self, server: SplitResult, fault: OSError) -> Exception:
@@ -205,7 +208,7 @@ def _load(context: ssl.SSLContext, path: str) -> None:
     except OSError as fault:  # an SSLError is one
         why = fault.strerror if isinstance(fault, FileNotFoundError | PermissionError) else "it holds no certificate"
         message = f"the file of certificates {path} can't be used: {why}"
-        hint = "log in again (`stoker login`), or name a PEM file: `stoker ca export` writes one on the control plane"
+        hint = "log in again (`stoker login`), or name a PEM file: `stoker ca export` prints one"
         raise StokerError(refuse("bad_ca_file", message, hint, path=path)) from fault
 
 

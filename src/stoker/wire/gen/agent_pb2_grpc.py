@@ -49,6 +49,11 @@ class SchedulerServiceStub:
                 request_serializer=stoker_dot_wire_dot_gen_dot_agent__pb2.TaskFinishedRequest.SerializeToString,
                 response_deserializer=stoker_dot_wire_dot_gen_dot_agent__pb2.TaskFinishedResponse.FromString,
                 _registered_method=True)
+        self.Renew = channel.unary_unary(
+                '/stoker.v1.SchedulerService/Renew',
+                request_serializer=stoker_dot_wire_dot_gen_dot_agent__pb2.CertificateRequest.SerializeToString,
+                response_deserializer=stoker_dot_wire_dot_gen_dot_agent__pb2.CertificateResponse.FromString,
+                _registered_method=True)
         self.Logs = channel.stream_stream(
                 '/stoker.v1.SchedulerService/Logs',
                 request_serializer=stoker_dot_wire_dot_gen_dot_agent__pb2.LogChunk.SerializeToString,
@@ -80,6 +85,13 @@ class SchedulerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Renew(self, request, context):
+        """Another certificate for the key by which the node is known.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Logs(self, request_iterator, context):
         """The agent opens it beside the heartbeat. Each request is a credit for at most `limit` bytes.
         """
@@ -104,6 +116,11 @@ def add_SchedulerServiceServicer_to_server(servicer, server):
                     servicer.TaskFinished,
                     request_deserializer=stoker_dot_wire_dot_gen_dot_agent__pb2.TaskFinishedRequest.FromString,
                     response_serializer=stoker_dot_wire_dot_gen_dot_agent__pb2.TaskFinishedResponse.SerializeToString,
+            ),
+            'Renew': grpc.unary_unary_rpc_method_handler(
+                    servicer.Renew,
+                    request_deserializer=stoker_dot_wire_dot_gen_dot_agent__pb2.CertificateRequest.FromString,
+                    response_serializer=stoker_dot_wire_dot_gen_dot_agent__pb2.CertificateResponse.SerializeToString,
             ),
             'Logs': grpc.stream_stream_rpc_method_handler(
                     servicer.Logs,
@@ -203,6 +220,33 @@ class SchedulerService:
             _registered_method=True)
 
     @staticmethod
+    def Renew(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stoker.v1.SchedulerService/Renew',
+            stoker_dot_wire_dot_gen_dot_agent__pb2.CertificateRequest.SerializeToString,
+            stoker_dot_wire_dot_gen_dot_agent__pb2.CertificateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def Logs(request_iterator,
             target,
             options=(),
@@ -219,6 +263,126 @@ class SchedulerService:
             '/stoker.v1.SchedulerService/Logs',
             stoker_dot_wire_dot_gen_dot_agent__pb2.LogChunk.SerializeToString,
             stoker_dot_wire_dot_gen_dot_agent__pb2.LogRequest.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+
+class JoinServiceStub:
+    """At the port for everybody, where a caller needs no certificate.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.Locate = channel.unary_unary(
+                '/stoker.v1.JoinService/Locate',
+                request_serializer=stoker_dot_wire_dot_gen_dot_agent__pb2.LocateRequest.SerializeToString,
+                response_deserializer=stoker_dot_wire_dot_gen_dot_agent__pb2.LocateResponse.FromString,
+                _registered_method=True)
+        self.Join = channel.unary_unary(
+                '/stoker.v1.JoinService/Join',
+                request_serializer=stoker_dot_wire_dot_gen_dot_agent__pb2.CertificateRequest.SerializeToString,
+                response_deserializer=stoker_dot_wire_dot_gen_dot_agent__pb2.CertificateResponse.FromString,
+                _registered_method=True)
+
+
+class JoinServiceServicer:
+    """At the port for everybody, where a caller needs no certificate.
+    """
+
+    def Locate(self, request, context):
+        """Open to all: at which port those are served who show a certificate.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Join(self, request, context):
+        """With a token of role `join`: the node is known by its key from now on.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_JoinServiceServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'Locate': grpc.unary_unary_rpc_method_handler(
+                    servicer.Locate,
+                    request_deserializer=stoker_dot_wire_dot_gen_dot_agent__pb2.LocateRequest.FromString,
+                    response_serializer=stoker_dot_wire_dot_gen_dot_agent__pb2.LocateResponse.SerializeToString,
+            ),
+            'Join': grpc.unary_unary_rpc_method_handler(
+                    servicer.Join,
+                    request_deserializer=stoker_dot_wire_dot_gen_dot_agent__pb2.CertificateRequest.FromString,
+                    response_serializer=stoker_dot_wire_dot_gen_dot_agent__pb2.CertificateResponse.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'stoker.v1.JoinService', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('stoker.v1.JoinService', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class JoinService:
+    """At the port for everybody, where a caller needs no certificate.
+    """
+
+    @staticmethod
+    def Locate(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stoker.v1.JoinService/Locate',
+            stoker_dot_wire_dot_gen_dot_agent__pb2.LocateRequest.SerializeToString,
+            stoker_dot_wire_dot_gen_dot_agent__pb2.LocateResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Join(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stoker.v1.JoinService/Join',
+            stoker_dot_wire_dot_gen_dot_agent__pb2.CertificateRequest.SerializeToString,
+            stoker_dot_wire_dot_gen_dot_agent__pb2.CertificateResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -24,6 +24,8 @@ class SchedulerServiceStub:
     """Reports up, instructions down at once. The first report is a TaskInventory."""
     TaskFinished: _aio.UnaryUnaryMultiCallable[_agent_pb2.TaskFinishedRequest, _agent_pb2.TaskFinishedResponse]
     """The only ending of a task. Its answer means that the end is durable."""
+    Renew: _aio.UnaryUnaryMultiCallable[_agent_pb2.CertificateRequest, _agent_pb2.CertificateResponse]
+    """Another certificate for the key by which the node is known."""
     Logs: _aio.StreamStreamMultiCallable[_agent_pb2.LogChunk, _agent_pb2.LogRequest]
     """The agent opens it beside the heartbeat. Each request is a credit for at most `limit` bytes."""
 
@@ -53,6 +55,14 @@ class SchedulerServiceServicer(metaclass=_abc_1.ABCMeta):
         """The only ending of a task. Its answer means that the end is durable."""
 
     @_abc_1.abstractmethod
+    def Renew(
+        self,
+        request: _agent_pb2.CertificateRequest,
+        context: _aio.ServicerContext[_agent_pb2.CertificateRequest, _abc.Awaitable[_agent_pb2.CertificateResponse]],
+    ) -> _abc.Awaitable[_agent_pb2.CertificateResponse]:
+        """Another certificate for the key by which the node is known."""
+
+    @_abc_1.abstractmethod
     def Logs(
         self,
         request_iterator: _abc.AsyncIterator[_agent_pb2.LogChunk],
@@ -61,3 +71,33 @@ class SchedulerServiceServicer(metaclass=_abc_1.ABCMeta):
         """The agent opens it beside the heartbeat. Each request is a credit for at most `limit` bytes."""
 
 def add_SchedulerServiceServicer_to_server(servicer: SchedulerServiceServicer, server: _aio.Server) -> None: ...
+
+class JoinServiceStub:
+    """At the port for everybody, where a caller needs no certificate."""
+
+    def __init__(self, channel: _aio.Channel) -> None: ...
+    Locate: _aio.UnaryUnaryMultiCallable[_agent_pb2.LocateRequest, _agent_pb2.LocateResponse]
+    """Open to all: at which port those are served who show a certificate."""
+    Join: _aio.UnaryUnaryMultiCallable[_agent_pb2.CertificateRequest, _agent_pb2.CertificateResponse]
+    """With a token of role `join`: the node is known by its key from now on."""
+
+class JoinServiceServicer(metaclass=_abc_1.ABCMeta):
+    """At the port for everybody, where a caller needs no certificate."""
+
+    @_abc_1.abstractmethod
+    def Locate(
+        self,
+        request: _agent_pb2.LocateRequest,
+        context: _aio.ServicerContext[_agent_pb2.LocateRequest, _abc.Awaitable[_agent_pb2.LocateResponse]],
+    ) -> _abc.Awaitable[_agent_pb2.LocateResponse]:
+        """Open to all: at which port those are served who show a certificate."""
+
+    @_abc_1.abstractmethod
+    def Join(
+        self,
+        request: _agent_pb2.CertificateRequest,
+        context: _aio.ServicerContext[_agent_pb2.CertificateRequest, _abc.Awaitable[_agent_pb2.CertificateResponse]],
+    ) -> _abc.Awaitable[_agent_pb2.CertificateResponse]:
+        """With a token of role `join`: the node is known by its key from now on."""
+
+def add_JoinServiceServicer_to_server(servicer: JoinServiceServicer, server: _aio.Server) -> None: ...

@@ -3,9 +3,11 @@
 The text of a token is in one answer only, that to whoever made it; its digest is in none.
 """
 
+from typing import Final
+
 import msgspec
 
-from stoker.brain.domain.access import Role, Token, TokenId
+from stoker.brain.domain.access import Caller, Role, Token, TokenId
 from stoker.brain.domain.errors import StokerError, refusal_error
 from stoker.brain.domain.ids import TenantName
 from stoker.brain.domain.units import NEVER, Instant
@@ -13,20 +15,26 @@ from stoker.wire.rest.view import iso, iso_or_none, view_of
 from stoker.wire.text import parse_duration
 from stoker.wire.token import digest_of, id_of
 
+JOIN_LASTS: Final = "1d"
+"""A join token that nobody thinks of any more must open nothing."""
+
 
 class NewTokenBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A token to make."""
 
     role: Role
-    """`viewer` reads, `user` submits in its tenant, `admin` may do everything, `agent` joins nodes."""
+    """`viewer` reads, `user` submits in its tenant, `admin` may do everything, `join` lets nodes join; `agent` is what
+    agents show a control plane without TLS."""
     tenant: str | None = None
     """A `user` is bound to one; a `viewer` may be."""
     user: str | None = None
     """Unix account of the jobs that are submitted with it."""
+    nodes: str | None = None
+    """Of role `join`: the name of the node that may join with it, or a glob: `gpu-*`."""
     comment: str | None = None
     """For people."""
     expires: str | None = None
-    """After how long it ends: `30d`, `12h`. Left out = never."""
+    """After how long it ends: `30d`, `12h`. Left out = never; of role `join` after a day."""
 
 
 class TokenView(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +46,8 @@ class TokenView(msgspec.Struct, frozen=True, kw_only=True):
     """None = bound to none."""
     user: str | None
     """None = the account of the node's agent, where that is allowed."""
+    node: str | None
+    """Of role `join` the nodes that may join with it; of role `agent` the node whose key this is. None = any."""
     comment: str
     principal: str
     """Whom the audit trail names for what is done with it."""
@@ -47,11 +57,26 @@ class TokenView(msgspec.Struct, frozen=True, kw_only=True):
     """None = never."""
 
 
+class CallerView(msgspec.Struct, frozen=True, kw_only=True):
+    """The caller of a request, as the control plane knows it."""
+
+    principal: str
+    """Whom the audit trail names."""
+    role: Role
+    tenant: str | None
+    """None = bound to none."""
+    user: str | None
+    """Unix account of jobs that are submitted so. None = that of the node's agent, where that is allowed."""
+    token: str | None
+    """Id of the token that was sent. None = none was wanted."""
+
+
 class NewTokenView(TokenView, frozen=True, kw_only=True):
     """A token that was just made."""
 
     token: str
-    """Its text, shown this once."""
+    """Its text, shown this once; where the control plane speaks TLS, followed by a dot and the fingerprint of the
+    authority that certifies it."""
 
 
 class TokenListView(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,14 +89,16 @@ def token_of(body: NewTokenBody, text: str, now: Instant) -> Token:
 
     Raises: StokerError `bad_token`.
     """
+    lasts = JOIN_LASTS if body.expires is None and body.role is Role.JOIN else body.expires
     return Token(
         id=id_of(text),
         digest=digest_of(text),
         role=body.role,
         tenant=TenantName(body.tenant or ""),
         user=body.user or "",
+        node=body.nodes or "",
         comment=body.comment or "",
-        expires_at=NEVER if body.expires is None else Instant(now + _lasts_ms(body.expires)),
+        expires_at=NEVER if lasts is None else Instant(now + _lasts_ms(lasts)),
     )
 
 
@@ -90,8 +117,19 @@ def token_view(token: Token) -> TokenView:
         token,
         tenant=token.tenant or None,
         user=token.user or None,
+        node=token.node or None,
         created_at=iso(token.created_at),
         expires_at=iso_or_none(token.expires_at),
+    )
+
+
+def caller_view(caller: Caller) -> CallerView:
+    return CallerView(
+        principal=caller.principal,
+        role=caller.role,
+        tenant=caller.tenant or None,
+        user=caller.user or None,
+        token=caller.token or None,
     )
 
 

@@ -1,8 +1,11 @@
 """Admission of commands that create and revoke tokens.
 
-Rules: K1  a token of role `user` is bound to a tenant; one of role `agent` to none, and to no user
+Rules: K1  a token of role `user` is bound to a tenant; those of roles `agent` and `join` to none, and to no user; one
+           of role `join`, and no other that people make, is bound to nodes
        K2  an expiry lies ahead
        K3  there are at most `tokens_max`; expired ones don't count, and are revoked when another is made
+       K4  a node joins with a token that is good for its name. Once it has joined, another key under its name wants a
+           join token that was made after that: one that leaked before opens nothing
 """
 
 import re
@@ -10,14 +13,17 @@ from typing import Final
 
 from stoker.brain.domain.access import Role, Token
 from stoker.brain.domain.errors import Refusal, refuse
+from stoker.brain.domain.ids import NodeName
+from stoker.brain.domain.node import NODE_NAME
 from stoker.brain.domain.units import Instant
 from stoker.brain.state.cluster import ClusterState
-from stoker.brain.state.commands import Answer, CreateToken, RevokeToken
-from stoker.brain.state.events.access import TokenCreated, TokenRevoked
+from stoker.brain.state.commands import Answer, CreateToken, JoinNode, RevokeToken
+from stoker.brain.state.events.access import NodeJoined, NodeKeyReplaced, TokenCreated, TokenRevoked
 from stoker.brain.state.validation.fields import account_fault, comment_fault
 from stoker.brain.state.validation.lookups import tenant_fault
 
 _ID: Final = re.compile(r"[a-z0-9]{1,16}")
+_NODES: Final = re.compile(r"[A-Za-z0-9._*?-]{1,63}")
 
 
 def create(state: ClusterState, command: CreateToken, now: Instant) -> Answer:
@@ -43,9 +49,15 @@ def _bound_fault(state: ClusterState, token: Token) -> Refusal | None:
     if token.role is Role.USER and not token.tenant:
         hint = "name one (`--tenant default`), or make a token of another role"
         return refuse("bad_token", "a token of role user is bound to a tenant, and none is named", hint)
-    if token.role is Role.AGENT and (token.tenant or token.user):
+    if token.role in (Role.AGENT, Role.JOIN) and (token.tenant or token.user):
         hint = "leave `--tenant` and `--user` out: what it joins serves all tenants"
-        return refuse("bad_token", "a token of role agent has no tenant and no user", hint)
+        return refuse("bad_token", f"a token of role {token.role} has no tenant and no user", hint)
+    if token.role is Role.JOIN and not _NODES.fullmatch(token.node):
+        hint = "name a node or a glob: `--nodes gpu01`, `--nodes 'gpu-*'`; `--nodes '*'` is any"
+        what = f"{token.node[:80]!r} is no name of nodes" if token.node else "none is named"
+        return refuse("bad_token", f"a token of role join is bound to names of nodes, and {what}", hint)
+    if token.role is not Role.JOIN and token.node:
+        return refuse("bad_token", f"a token of role {token.role} isn't bound to nodes", "leave `--nodes` out")
     return tenant_fault(state, token.tenant) if token.tenant else None
 
 
@@ -63,6 +75,37 @@ def _full(state: ClusterState, expired: int) -> Refusal | None:
         return None
     hint = "revoke those that nobody uses: `stoker token list`, `stoker token revoke ID`"
     return refuse("too_many_tokens", f"there are {most} tokens already, as many as are kept", hint, tokens_max=most)
+
+
+def join(state: ClusterState, command: JoinNode, now: Instant) -> Answer:
+    """Admit the key of a node (K4)."""
+    node, shown = NodeName(command.token.node), state.tokens.get(command.join)
+    if not NODE_NAME.fullmatch(node):
+        hint = "1 to 63 letters, digits, dots, dashes or underscores: `--name`"
+        return refuse("bad_node_name", f"{node[:80]!r} is no name of a node", hint)
+    if shown is None or shown.is_expired(now) or not shown.may_join(node):
+        bound = f"it is for {shown.node}" if shown is not None and shown.role is Role.JOIN else "it joins no node"
+        hint = f"make one for it: `stoker token create --role join --nodes {node}`"
+        return refuse("not_allowed", f"this token doesn't join node {node}: {bound}", hint)
+    known = state.key_of(node)
+    if known is None:
+        taken = state.token_of_digest.get(command.token.digest)
+        if taken is not None:
+            message = f"this key is that of node {state.tokens[taken].node}"
+            hint = "each node makes a key of its own: remove `identity` in the agent's data folder, and join again"
+            return refuse("key_in_use", message, hint)
+        return _full(state, 0) or (NodeJoined(token=command.token, joined_with=shown.id),)
+    if known.digest == command.token.digest:
+        return ()
+    if shown.created_at <= known.created_at:
+        return refuse(
+            "node_has_joined",
+            f"node {node} has joined with another key since this token was made",
+            f"if its machine was set up anew: `stoker node reset {node}`, or join with a new token; if not, somebody "
+            "wants its place",
+            node=node,
+        )
+    return (NodeKeyReplaced(token=command.token, joined_with=shown.id, replaced=known.id),)
 
 
 def revoke(state: ClusterState, command: RevokeToken) -> Answer:

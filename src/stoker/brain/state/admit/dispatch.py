@@ -86,5 +86,7 @@ def _admit_sharing(state: ClusterState, command: Sharing, now: Instant) -> Answe
             return access.create(state, command, now)
         case commands.RevokeToken():
             return access.revoke(state, command)
+        case commands.JoinNode():
+            return access.join(state, command, now)
         case _:
             assert_never(command)

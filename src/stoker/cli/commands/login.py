@@ -1,0 +1,102 @@
+"""Commands `stoker login` and `stoker logout`: a server, a token and a trusted authority, kept for later commands."""
+
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from stoker.cli.credentials import VARIABLE, config_path, given_token, is_insecure
+from stoker.cli.display.output import output_options, show_lines
+from stoker.cli.options import OnceCommand
+from stoker.cli.server import token_options
+
+if TYPE_CHECKING:
+    from stoker.wire.rest.token import CallerView
+
+
+@click.command(cls=OnceCommand)
+@click.argument("servers", metavar="URL[,URL]")
+@click.option(
+    "--ca",
+    "ca_file",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False),
+    help="Certificates of the authority to trust, as PEM. [default: the one that the token names, or the system's]",
+)
+@token_options
+@output_options
+@click.pass_context
+def login(ctx: click.Context, servers: str, ca_file: str | None, form: str) -> None:
+    """Keep a server and a token for later commands, once the server has proved who it is.
+
+    A token from `stoker token create` names the authority of its cluster, which is looked up in the server's
+    certificates and trusted from then on: nothing else has to be copied. Without --token it is asked for.
+
+    \b
+    Examples:
+      stoker login https://head.example.org:8080
+      stoker login https://head.example.org:8080 --token-file token
+      stoker login https://a.example.org:8080,https://b.example.org:8080 --token T
+      stoker login https://stoker.example.org --token T --ca /etc/ssl/example-org.pem
+    """
+    from msgspec.structs import replace
+
+    from stoker.cli.wiring.settings import UserSettings, read_user_settings, write_user_settings
+    from stoker.wire.client import Client
+
+    token = given_token(ctx) or _asked_for(ctx)
+    path = Path(config_path())
+    kept = read_user_settings(str(path)) if path.exists() else UserSettings()
+    with Client(servers, token=token, ca_file=ca_file or "", insecure=is_insecure(kept)) as client:
+        caller = client.whoami()
+        ca = Path(ca_file).read_bytes() if ca_file else _as_pem(client.root)
+    write_user_settings(path, replace(kept, server=servers, token=token, ca=""), ca)
+    show_lines(form, [f"logged in to {servers} as {caller.principal} ({_rights(caller)})"], caller)
+    for name in ("STOKER_SERVER", VARIABLE):
+        if os.environ.get(name):
+            click.echo(f"{name} is set, and is nearer to commands than what was kept now", err=True)
+
+
+@click.command(cls=OnceCommand)
+@output_options
+def logout(form: str) -> None:
+    """Forget the server, the token and the authority that `stoker login` has kept. The token stays valid.
+
+    \b
+    Examples:
+      stoker logout
+    """
+    from msgspec.structs import replace
+
+    from stoker.cli.wiring.settings import CA_NAME, read_user_settings, write_user_settings
+
+    path = Path(config_path())
+    kept = path.exists()
+    if kept:
+        write_user_settings(path, replace(read_user_settings(str(path)), server="", token="", ca=""))
+        path.with_name(CA_NAME).unlink(missing_ok=True)
+    done = "logged out; an admin ends the token itself with `stoker token revoke ID`" if kept else "nothing was kept"
+    show_lines(form, [done], {"logged_out": kept})
+
+
+def _asked_for(ctx: click.Context) -> str:
+    if not sys.stdin.isatty():
+        raise click.UsageError("no token: give --token, --token-file or STOKER_TOKEN", ctx)
+    typed: str = click.prompt("Token", hide_input=True, err=True)
+    return typed
+
+
+def _as_pem(root: bytes) -> bytes:
+    if not root:
+        return b""
+    import ssl
+
+    return ssl.DER_cert_to_PEM_cert(root).encode()
+
+
+def _rights(caller: "CallerView") -> str:
+    words = [f"role {caller.role}"]
+    words += [f"{name} {value}" for name, value in (("tenant", caller.tenant), ("account", caller.user)) if value]
+    return ", ".join(words)

@@ -1,0 +1,281 @@
+"""Nodes that join a cluster by TLS: who they are, who the control plane is, and what a stranger gets of either."""
+
+import json
+import os
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+from stoker.adapters.authority import Authority
+from stoker.brain.domain.access import Role
+from stoker.brain.domain.units import Instant
+from stoker.wire.gen import agent_pb2 as pb
+from stoker.wire.gen import agent_pb2_grpc, job_pb2, job_pb2_grpc
+from stoker.wire.rest.token import NewTokenBody
+from tests.real.agent_process import AgentProcess, submit, until, until_state
+from tests.real.control_process import ControlProcess, TlsControlProcess
+from tests.real.forks import started
+from tests.real.tokens import token_in
+
+FINGERPRINT_CHARACTERS = 43
+
+
+@pytest.fixture(scope="module")
+def control(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlProcess]:
+    with TlsControlProcess(tmp_path_factory.mktemp("tls") / "control") as process:
+        yield process
+
+
+def authority_of(control: ControlProcess) -> Authority:
+    return Authority(control.folder / "ca", lambda: Instant(int(time.time() * 1_000)))
+
+
+def join_token(control: ControlProcess, nodes: str, **more: str) -> str:
+    text = token_in(control.folder, NewTokenBody(role=Role.JOIN, nodes=nodes, **more))
+    return f"{text.partition('.')[0]}.{authority_of(control).fingerprint}"
+
+
+def joined(agent: AgentProcess, control: ControlProcess, token: str, *more: str) -> tuple[int, str]:
+    """The exit status of `stoker agent join`, and what it said."""
+    out = agent.folder / "join.out"
+    words = [sys.executable, "-m", "stoker", "agent", "join", f"127.0.0.1:{control.grpc_port}", "--token", token]
+    with out.open("wb") as output:
+        process = started([*words, "-c", str(agent.settings), *more], out=output, env={**os.environ, **agent.environ})
+        status = process.wait(30)
+    return status, out.read_text()
+
+
+def test_a_node_joins_by_one_line_and_runs_jobs(control: ControlProcess, tmp_path: Path) -> None:
+    agent = AgentProcess(tmp_path, control, name="one-line")
+    status, said = joined(agent, control, join_token(control, "one-*"))
+    assert status == 0, said
+    assert "node one-line has joined cluster" in said
+    kept = agent.data_dir / "identity.json"
+    assert kept.stat().st_mode & 0o777 == 0o600
+    with agent:
+        until_state(control, submit(control, "true"), "succeeded")
+
+
+def test_a_node_that_has_not_joined_does_not_start_and_says_how(control: ControlProcess, tmp_path: Path) -> None:
+    agent = AgentProcess(tmp_path, control, name="stranger").start()
+    assert agent.wait() == 1
+    assert "node stranger hasn't joined its cluster" in agent.output()
+    assert "stoker agent join HOST:9090 --token T" in agent.output()
+
+
+@pytest.mark.parametrize(
+    ("token", "why"),
+    [
+        ("other name", "this token doesn't join node n: it is for other"),
+        ("expired", "the token is not known here"),
+        ("admin", "a node joins with a token of role join, and this one has the role admin"),
+        ("unknown", "the token is not known here"),
+        ("without", "the token doesn't say by which authority the cluster proves itself"),
+        ("another cluster", "doesn't show the authority that the token names"),
+    ],
+)
+def test_a_token_that_is_not_good_for_the_node_is_refused_and_nothing_is_kept(
+    control: ControlProcess, tmp_path: Path, token: str, why: str
+) -> None:
+    agent = AgentProcess(tmp_path, control, name="n")
+    mark = authority_of(control).fingerprint
+    another = Authority(tmp_path / "another", lambda: Instant(int(time.time() * 1_000))).fingerprint
+    good = join_token(control, "n").partition(".")[0]
+    text = {
+        "other name": lambda: join_token(control, "other"),
+        "expired": lambda: join_token(control, "n", expires="1s"),
+        "admin": lambda: f"{control.tokens.admin.partition('.')[0]}.{mark}",
+        "unknown": lambda: f"stoker_aaaaaaaa_{'x' * 43}.{mark}",
+        "without": lambda: good,
+        "another cluster": lambda: f"{good}.{another}",
+    }[token]()
+    if token == "expired":
+        time.sleep(1.1)
+    status, said = joined(agent, control, text)
+    assert status != 0
+    assert why in said
+    assert text.partition(".")[0] not in said
+    assert not (agent.data_dir / "identity.json").exists()
+
+
+def test_a_stolen_join_token_does_not_take_a_node_over_that_has_joined(control: ControlProcess, tmp_path: Path) -> None:
+    stolen = join_token(control, "mine")
+    agent = AgentProcess(tmp_path / "mine", control, name="mine")
+    assert joined(agent, control, stolen)[0] == 0
+    thief = AgentProcess(tmp_path / "thief", control, name="mine")
+    status, said = joined(thief, control, stolen)
+    assert status != 0
+    assert "node mine has joined with another key since this token was made" in said
+    assert "stoker node reset mine" in said
+    with agent:
+        until(lambda: _state(control, "mine") == "ready", "the node is served")
+
+
+def test_a_machine_that_was_set_up_anew_joins_with_a_new_token_and_the_old_key_is_out_at_once(
+    control: ControlProcess, tmp_path: Path
+) -> None:
+    old = AgentProcess(tmp_path / "old", control, name="anew")
+    assert joined(old, control, join_token(control, "anew"))[0] == 0
+    with old:
+        until(lambda: _state(control, "anew") == "ready", "the node is served")
+        new = AgentProcess(tmp_path / "new", control, name="anew")
+        assert joined(new, control, join_token(control, "anew"))[0] == 0
+        until(
+            lambda: (
+                "is the key of node anew" in old.output()
+                or "node_key_unknown" in old.output()
+                or "isn't known here" in old.output()
+            ),
+            "the old key is refused",
+        )
+    assert "node_key_replaced" in control.output()
+
+
+def test_a_revoked_node_is_out_within_a_second_and_its_jobs_run_on(control: ControlProcess, tmp_path: Path) -> None:
+    agent = AgentProcess(tmp_path, control, name="revoked")
+    assert joined(agent, control, join_token(control, "revoked"))[0] == 0
+    with agent:
+        until(lambda: _state(control, "revoked") == "ready", "the node is served")
+        with control.client() as client:
+            client.label("revoked", {"only": "here"}, [])
+            key = next(each for each in client.tokens().tokens if each.node == "revoked" and each.role == "agent")
+        job = submit(control, "sleep 60", gpu_count=1, where="only=here")
+        until_state(control, job, "running")
+        began = time.monotonic()
+        with control.client() as client:
+            client.revoke_token(key.id)
+        until(lambda: "isn't known here" in agent.output(), "the agent is told")
+        assert time.monotonic() - began < 5, "a second, on a machine that does nothing else"
+        assert control.ask("GET", f"/api/v1/jobs/{job}")[1]["state"] == "running"
+        control.ask("DELETE", f"/api/v1/jobs/{job}")
+
+
+def test_a_node_gets_no_instruction_under_the_name_of_another(control: ControlProcess, tmp_path: Path) -> None:
+    agent = AgentProcess(tmp_path, control, name="honest")
+    assert joined(agent, control, join_token(control, "honest"))[0] == 0
+    with _channel_of(agent, control) as channel:
+        stub = agent_pb2_grpc.SchedulerServiceStub(channel)
+        with pytest.raises(grpc.RpcError) as fault:
+            stub.RegisterAgent(
+                pb.RegisterRequest(node="victim", boot_id="b", agent_uid="u", account="root"), timeout=10
+            )
+    assert fault.value.code() is grpc.StatusCode.PERMISSION_DENIED
+    assert "this certificate is that of node:honest" in fault.value.details()
+
+
+def test_without_a_certificate_nobody_reaches_the_service_of_agents(control: ControlProcess) -> None:
+    roots = grpc.ssl_channel_credentials(authority_of(control).roots)
+    with grpc.secure_channel(f"127.0.0.1:{control.grpc_port}", roots) as public:
+        port = agent_pb2_grpc.JoinServiceStub(public).Locate(pb.LocateRequest(), timeout=10).node_port
+        register = agent_pb2_grpc.SchedulerServiceStub(public).RegisterAgent
+        token = (("authorization", f"Bearer {control.tokens.agent_file.read_text().strip()}"),)
+        with pytest.raises(grpc.RpcError) as fault:
+            register(pb.RegisterRequest(node="x"), timeout=10, metadata=token)
+        assert fault.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    with grpc.secure_channel(f"127.0.0.1:{port}", roots) as bare, pytest.raises(grpc.RpcError) as fault:
+        agent_pb2_grpc.SchedulerServiceStub(bare).RegisterAgent(pb.RegisterRequest(node="x"), timeout=5)
+    assert fault.value.code() is grpc.StatusCode.UNAVAILABLE
+
+
+def test_people_ask_by_grpc_with_a_token_over_tls(control: ControlProcess) -> None:
+    roots = grpc.ssl_channel_credentials(authority_of(control).roots)
+    with grpc.secure_channel(f"127.0.0.1:{control.grpc_port}", roots) as channel:
+        listed = job_pb2_grpc.JobServiceStub(channel).List(
+            job_pb2.ListRequest(), timeout=10, metadata=(("authorization", control.headers["authorization"]),)
+        )
+    assert listed is not None
+
+
+def test_who_listens_in_the_place_of_a_control_plane_gets_no_token_and_gives_no_order(
+    control: ControlProcess, tmp_path: Path
+) -> None:
+    """A job waits until the control plane restarts, and takes its port."""
+    agent = AgentProcess(tmp_path, control, name="faithful")
+    assert joined(agent, control, join_token(control, "faithful"))[0] == 0
+    squatter = Authority(tmp_path / "squatter", lambda: Instant(int(time.time() * 1_000)))
+    key, chain, _ = squatter.server("a", ["127.0.0.1", "localhost"])
+    (tmp_path / "key").write_bytes(key)
+    (tmp_path / "chain").write_bytes(chain)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "chain", tmp_path / "key")
+    context.set_alpn_protocols(["h2"])
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(20)
+        port = listener.getsockname()[1]
+        lines = [line for line in agent.settings.read_text().splitlines() if not line.startswith("control:")]
+        agent.write(*lines, f"control: {{addresses: ['127.0.0.1:{port}']}}")
+        with agent:
+            heard = b""
+            plain, _ = listener.accept()
+            try:
+                with context.wrap_socket(plain, server_side=True) as talked:
+                    talked.settimeout(5)
+                    heard = talked.recv(65_536)
+            except (ssl.SSLError, OSError):
+                pass
+            until(lambda: "nothing was told it" in agent.output(), "the agent says why")
+    assert b"authorization" not in heard
+    assert b"stoker_" not in heard
+
+
+def test_a_join_shows_its_token_to_nobody_who_listens_in_the_place_of_a_control_plane(
+    control: ControlProcess, tmp_path: Path
+) -> None:
+    agent = AgentProcess(tmp_path, control, name="n")
+    token = join_token(control, "n")
+    heard: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(20)
+        words = [sys.executable, "-m", "stoker", "agent", "join", f"127.0.0.1:{listener.getsockname()[1]}"]
+        process = subprocess.Popen(
+            [*words, "--token", token, "-c", str(agent.settings)], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+        )
+        plain, _ = listener.accept()
+        with plain:
+            plain.settimeout(5)
+            heard.append(plain.recv(65_536))
+            plain.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        said = process.communicate(timeout=30)[0].decode()
+    assert process.returncode != 0
+    assert "must speak TLS there" in said
+    assert token.encode()[:24] not in b"".join(heard)
+
+
+def test_after_a_rotation_of_the_authority_nodes_stay_and_new_ones_join(
+    control: ControlProcess, tmp_path: Path
+) -> None:
+    agent = AgentProcess(tmp_path / "before", control, name="before")
+    old_token = join_token(control, "after")
+    assert joined(agent, control, join_token(control, "before"))[0] == 0
+    with agent:
+        until(lambda: _state(control, "before") == "ready", "the node is served")
+        authority_of(control).rotate()
+        until(lambda: "certificate_renewed" in control.output(), "the control plane has another certificate")
+        agent.kill()
+        agent.start()  # it dials anew, and knows the old root alone
+        until(lambda: agent.output().count("agent_started") == 2, "it has started again")
+        until(lambda: agent.output().count("registered") >= 2, "it is let in")
+        after = AgentProcess(tmp_path / "after", control, name="after")
+        assert joined(after, control, old_token)[0] == 0, "a token from before names the old root"
+
+
+def _state(control: ControlProcess, node: str) -> str:
+    status, answer = control.ask("GET", f"/api/v1/nodes/{node}")
+    return str(answer["state"]) if status == 200 else ""
+
+
+def _channel_of(agent: AgentProcess, control: ControlProcess) -> grpc.Channel:
+    """A channel that shows the certificate of this agent's node."""
+    kept = json.loads((agent.data_dir / "identity.json").read_text())
+    roots = kept["certificates"]["roots"].encode()
+    with grpc.secure_channel(f"127.0.0.1:{control.grpc_port}", grpc.ssl_channel_credentials(roots)) as public:
+        port = agent_pb2_grpc.JoinServiceStub(public).Locate(pb.LocateRequest(), timeout=10).node_port
+    shown = grpc.ssl_channel_credentials(roots, kept["key"].encode(), kept["certificates"]["chain"].encode())
+    return grpc.secure_channel(f"127.0.0.1:{port}", shown)
