@@ -66,6 +66,7 @@ _UNPROVED: Final = {
     "CERTIFICATE_VERIFY_FAILED": "isn't a control plane of the cluster that this node has joined, or its certificate "
     "has expired: nothing was told it. If the cluster was set up anew, join again: `stoker agent join`",
     "Hostname Verification Check failed": "has a certificate for other names: add this one to its `tls.names`",
+    "missing selected ALPN": "speaks TLS, and no gRPC: name the port of `grpc.port` (9090), not that of REST",
     "WRONG_VERSION_NUMBER": "speaks no TLS: its `tls.mode` is off, or something else listens there",
 }
 """What gRPC says of a handshake that failed, and what that means (K6)."""

@@ -119,7 +119,8 @@ async def join_cluster(settings: AgentSettings, addresses: Sequence[str], token:
     except LinkRefused as fault:
         raise StokerError(refuse("join_refused", str(fault), "see what it says; nothing was changed here")) from fault
     except LinkDown as fault:
-        raise StokerError(refuse("no_server", str(fault), "is the control plane up, and its port open?")) from fault
+        hint = "is the control plane up, and is that its `grpc.port` (9090)? `grpc.node_port` lets no new node in"
+        raise StokerError(refuse("no_server", str(fault), hint)) from fault
     identity = Identity(
         node=name, addresses=tuple(addresses), key=asked.key, request=asked.request, certificates=certificates
     )

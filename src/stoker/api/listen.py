@@ -77,7 +77,10 @@ def local_socket(data_dir: Path) -> Iterator[socket.socket]:
 
 
 def why_not(host: str, port: int, setting: str) -> StokerError:
-    """The refusal for a listener that a library failed to open without saying why."""
+    """The refusal for a listener that a library failed to open without saying why.
+
+    `setting` is a section, whose `port` is meant, or the name of another setting in it.
+    """
     try:
         bind(host, port, setting).close()
     except StokerError as refused:
@@ -90,7 +93,7 @@ def cannot_listen(host: str, port: int, setting: str, fault: OSError) -> StokerE
         return refusal_error(
             "port_in_use",
             f"port {port} of {host} is in use by another program, perhaps another control plane",
-            f"stop that program, or set {setting}.port to a free port",
+            f"stop that program, or set {_key_of_port(setting)} to a free port",
             host=host,
             port=port,
         )
@@ -98,5 +101,10 @@ def cannot_listen(host: str, port: int, setting: str, fault: OSError) -> StokerE
 
 
 def _cannot(host: str, port: int, setting: str, why: str) -> StokerError:
-    hint = f"set {setting}.host and {setting}.port to an address of this machine and a port that this account may use"
+    host_key = f"{setting.partition('.')[0]}.host"
+    hint = f"set {host_key} and {_key_of_port(setting)} to an address here and a port that this account may use"
     return refusal_error("cannot_listen", f"can't listen on {host} port {port}: {why}", hint, host=host, port=port)
+
+
+def _key_of_port(setting: str) -> str:
+    return setting if "." in setting else f"{setting}.port"

@@ -20,7 +20,7 @@ from stoker.brain.domain.access import Caller, Role, Token
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.brain.domain.ids import NodeName, Principal, node_principal
 from stoker.brain.state.commands import JoinNode
-from stoker.control.access import Access, not_allowed, token_unknown
+from stoker.control.access import Access, node_key_unknown, not_allowed, token_unknown
 from stoker.control.audit_actions import AuditAction
 from stoker.live.control_plane import LiveControlPlane
 from stoker.live.sessions import AgentStream, Sessions
@@ -76,6 +76,10 @@ class AgentService(SchedulerServiceServicer):
                 raise not_allowed("the request is for another key than that of this node", "`stoker agent join` again")
             return _signed(self._control, self._tls, request.request, agent.principal)
 
+    def _gone(self, node: NodeName) -> StokerError:
+        """The refusal of an agent whose key or token is no longer good."""
+        return token_unknown() if self._tls is None else node_key_unknown(node)
+
     def _agent(self, context: Context) -> Caller:
         """Return the agent that calls (A1). Raises: StokerError."""
         if self._tls is None:
@@ -102,7 +106,7 @@ class AgentService(SchedulerServiceServicer):
             stream = self._sessions.attach(_session(context), agent.token)
             reading = asyncio.create_task(self._read(request_iterator, stream))
             try:
-                with self._while_good(agent, lambda: stream.close(token_unknown().refusal)):
+                with self._while_good(agent, lambda: stream.close(self._gone(stream.node).refusal)):
                     async for message in stream.outgoing():
                         yield _encode(message)
                 if reading.done():
