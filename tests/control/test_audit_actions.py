@@ -7,7 +7,7 @@ from typing import get_args
 import pytest
 from msgspec.structs import replace
 
-from stoker.brain.domain.access import TokenId
+from stoker.brain.domain.access import Role, Token, TokenId
 from stoker.brain.domain.array import JobRef, parse_array, parse_job_ref
 from stoker.brain.domain.audit import AuditRow
 from stoker.brain.domain.ids import JobId, NodeName, PartitionName, Principal, TenantName
@@ -37,6 +37,10 @@ RUNS, WAITS, HELD, ENDED, UNKNOWN = (JobRef(JobId(number)) for number in (1, 2, 
 """The jobs of `prepare`."""
 
 
+JOIN = Token(id=TokenId("jjjjjjjj"), digest="of-the-join-token", role=Role.JOIN, node="n*")
+KEY = Token(id=TokenId("kkkkkkkk"), digest="of-the-key", role=Role.AGENT, node="n9")
+
+
 async def prepare(s: Stage) -> None:
     """One job of each kind, and one of each noun."""
     player = await s.join("n1", 1)
@@ -50,6 +54,7 @@ async def prepare(s: Stage) -> None:
         told_to.PutPartition(by=ANNA, partition=Partition(name=PartitionName("night")), create=True),
         told_to.PutTenant(by=ANNA, tenant=Tenant(name=TenantName("vision")), create=True),
         told_to.CreateToken(by=ANNA, token=token("aaaaaaaa")),
+        told_to.CreateToken(by=ANNA, token=JOIN),
     ):
         await s.committer.ask(command)
 
@@ -128,6 +133,11 @@ CASES: dict[type, tuple[Command, Command, str]] = {
         told_to.RevokeToken(by=ANNA, id=TokenId("aaaaaaaa")),
         told_to.RevokeToken(by=ANNA, id=TokenId("zzzzzzzz")),
         "token_not_found",
+    ),
+    told_to.JoinNode: (
+        told_to.JoinNode(by=ANNA, token=KEY, join=JOIN.id),
+        told_to.JoinNode(by=ANNA, token=KEY, join=TokenId("zzzzzzzz")),
+        "not_allowed",
     ),
 }
 """Of each command of a person one that is carried out, one that is refused, and by which code."""

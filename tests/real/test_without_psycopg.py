@@ -23,7 +23,9 @@ def stoker_without_psycopg(*argv: str) -> "subprocess.CompletedProcess[str]":
 @pytest.mark.parametrize("several", ["false", "true"])
 def test_a_start_on_a_database_is_refused_with_the_extra_to_install(tmp_path: Path, several: str) -> None:
     settings = (f"data_dir={tmp_path / 'data'}", f"store.url={URL}", f"failover.enabled={several}", "failover.name=a")
-    flags = [word for setting in (*settings, "http.port=0", "grpc.port=0") for word in ("--set", setting)]
+    flags = [
+        word for setting in (*settings, "http.port=0", "grpc.port=0", "tls.mode=off") for word in ("--set", setting)
+    ]
     done = stoker_without_psycopg("control", *flags)
     assert done.returncode == status_of("extra_missing").exit == status_of("store_unreachable").exit
     assert "store.url names a PostgreSQL database, and psycopg can't be imported" in done.stderr

@@ -57,14 +57,14 @@ async def run_agent(settings: AgentSettings, *, stop: asyncio.Event) -> None:
     _check_processes(resource.getrlimit(resource.RLIMIT_NPROC)[0])
     if settings.executor.jobs_end_with_agent:
         die_with_parent()
-    name, identity = _identity(settings)
-    settings = with_addresses(settings, identity)
-    probe = _probe(settings, name)
-    token = _token(settings)
-    if token is not None:
-        token()  # a file that can't be used is reported at the start, not in the log
     folder = hold_folder(settings.data_dir)
     try:
+        name, identity = _identity(settings)
+        settings = with_addresses(settings, identity)
+        probe = _probe(settings, name)
+        token = _token(settings)
+        if token is not None:
+            token()  # a file that can't be used is reported at the start, not in the log
         await _serve(settings, name, probe, identity, stop)
     finally:
         folder.release()

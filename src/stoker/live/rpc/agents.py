@@ -21,7 +21,6 @@ from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.brain.domain.ids import NodeName, Principal, node_principal
 from stoker.brain.state.commands import JoinNode
 from stoker.control.access import Access, node_key_unknown, not_allowed, token_unknown
-from stoker.control.audit_actions import AuditAction
 from stoker.live.control_plane import LiveControlPlane
 from stoker.live.sessions import AgentStream, Sessions
 from stoker.live.streams import BeatAnswer, Message
@@ -187,11 +186,7 @@ class JoinService(JoinServiceServicer):
             digest = self._tls.authority.key_in(request.request)
             text = fresh_token(self._control.entropy, committer.state.tokens)  # of which only the id is used
             key = Token(id=id_of(text), digest=digest, role=Role.AGENT, node=request.node)
-            try:
-                await committer.ask(JoinNode(by=caller.principal, token=key, join=caller.token))
-            except StokerError as fault:
-                self._callers.note(caller.principal, AuditAction("node_join", request.node[:80]), fault.refusal)
-                raise
+            await committer.ask(JoinNode(by=caller.principal, token=key, join=caller.token))
             return _signed(self._control, self._tls, request.request, node_principal(NodeName(request.node)))
 
 
