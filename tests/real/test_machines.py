@@ -19,7 +19,17 @@ from stoker.wire.rest.job import JobListQuery, JobView
 from tests.real.control_process import ControlProcess
 from tests.real.failing_over import FINAL
 from tests.real.machine_image import ROOT, alone, run
-from tests.real.stoker_machine import CUTS, HTTP, PATIENCE_S, agents, control_machine, node_machine, until, wanted
+from tests.real.stoker_machine import (
+    CUTS,
+    HTTP,
+    PATIENCE_S,
+    agents,
+    control_machine,
+    node_machine,
+    start,
+    until,
+    wanted,
+)
 from tests.real.virtual_machine import MEMORY_MB, Machine, Template
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(3_600 + 300 * CUTS), wanted]
@@ -52,7 +62,7 @@ class CutMachine:
             ).split()
             assert "synced" in kept, "the disk lost what was synced: this is no power cut"
             self.unsynced_lost += "unsynced" not in kept
-        self.machine.do(f"systemctl start {self.unit}", timeout_s=300)
+        start(self.machine, self.unit)
 
     def cut(self) -> None:
         self.machine.do("cd /srv; echo kept >synced; sync synced; echo lost >unsynced", timeout_s=120)
@@ -189,7 +199,7 @@ COLUMNS: Final = (
 
 def tell(whose: str, counts: list[int | str], began: float, *, keep: bool) -> None:
     """Print the row, and `keep` it in the table instead of the former one of that kind."""
-    commit = run("git", "-C", ROOT, "rev-parse", "--short", "HEAD").strip()
+    commit = run("git", "-C", ROOT, "log", "-1", "--format=%h", "--", "src", "deploy").strip()
     row = f"| {' | '.join(map(str, (whose, *counts, round(time.monotonic() - began), f'`{commit}`')))} |"
     print(row)
     if not keep:
