@@ -285,6 +285,7 @@ def _token() -> NewTokenView:
         tenant=None,
         user=None,
         comment="",
+        node=None,
         principal="token:abcdefgh",
         created_at="2026-11-28T00:00:00Z",
         created_by="user:local",
