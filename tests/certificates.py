@@ -3,6 +3,7 @@
 from base64 import urlsafe_b64encode
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
+from pathlib import Path
 from typing import Final, NamedTuple
 
 from cryptography import x509
@@ -10,7 +11,15 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from stoker.adapters.authority import Authority
+from stoker.adapters.clock import SystemClock
+
 DAY: Final = timedelta(days=1)
+
+
+def authority_in(folder: Path) -> Authority:
+    """The authority of a control plane, or a new one."""
+    return Authority(folder, SystemClock().now)
 
 
 class Certified(NamedTuple):

@@ -82,6 +82,15 @@ class AgentProcess:
             self._process = started(words, out=output, env=env, limits=self.limits, from_scratch=self.from_scratch)
         return self
 
+    def join(self, addresses: str, token: str) -> tuple[int, str]:
+        """The exit status of `stoker agent join`, and what it said."""
+        out = self.folder / "join.out"
+        words = [sys.executable, "-m", "stoker", "agent", "join", addresses, "--token", token]
+        with out.open("wb") as output:
+            env = {**os.environ, **self.environ}
+            status = started([*words, "-c", str(self.settings)], out=output, env=env).wait(WAIT_S_MAX)
+        return status, out.read_text()
+
     def kill(self) -> None:
         """kill -9."""
         assert self._process is not None, "not started"

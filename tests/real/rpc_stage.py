@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import grpc
 from grpc import aio
 
 from stoker.adapters.clock import SystemClock
@@ -26,6 +27,7 @@ from stoker.control.settings import GrpcSettings
 from stoker.live.control_plane import LiveControlPlane, recover_control
 from stoker.live.rpc.server import RpcServer
 from stoker.live.settings.control import ControlSettings
+from stoker.wire.gen import agent_pb2, agent_pb2_grpc
 from stoker.wire.token import bearer, digest_of, fresh_token, id_of
 
 
@@ -90,3 +92,9 @@ def code_of(fault: aio.AioRpcError) -> str:
 def problem_of(fault: aio.AioRpcError) -> dict[str, Any]:
     found: dict[str, Any] = json.loads(dict(fault.trailing_metadata() or ())["stoker-problem"])
     return found
+
+
+def node_port(address: str, roots: bytes) -> int:
+    """The port at which the control plane at `address` wants certificates."""
+    with grpc.secure_channel(address, grpc.ssl_channel_credentials(roots)) as channel:
+        return int(agent_pb2_grpc.JoinServiceStub(channel).Locate(agent_pb2.LocateRequest(), timeout=10).node_port)

@@ -1,7 +1,6 @@
 """Nodes that join a cluster by TLS: who they are, who the control plane is, and what a stranger gets of either."""
 
 import json
-import os
 import socket
 import ssl
 import subprocess
@@ -13,18 +12,15 @@ from pathlib import Path
 import grpc
 import pytest
 
-from stoker.adapters.authority import Authority
 from stoker.brain.domain.access import Role
-from stoker.brain.domain.units import Instant
 from stoker.wire.gen import agent_pb2 as pb
 from stoker.wire.gen import agent_pb2_grpc, job_pb2, job_pb2_grpc
 from stoker.wire.rest.token import NewTokenBody
+from tests.certificates import authority_in
 from tests.real.agent_process import AgentProcess, submit, until, until_state
 from tests.real.control_process import ControlProcess, TlsControlProcess
-from tests.real.forks import started
+from tests.real.rpc_stage import node_port
 from tests.real.tokens import token_in
-
-FINGERPRINT_CHARACTERS = 43
 
 
 @pytest.fixture(scope="module")
@@ -33,23 +29,12 @@ def control(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlProcess
         yield process
 
 
-def authority_of(control: ControlProcess) -> Authority:
-    return Authority(control.folder / "ca", lambda: Instant(int(time.time() * 1_000)))
-
-
 def join_token(control: ControlProcess, nodes: str, **more: str) -> str:
-    text = token_in(control.folder, NewTokenBody(role=Role.JOIN, nodes=nodes, **more))
-    return f"{text.partition('.')[0]}.{authority_of(control).fingerprint}"
+    return token_in(control.folder, NewTokenBody(role=Role.JOIN, nodes=nodes, **more))
 
 
-def joined(agent: AgentProcess, control: ControlProcess, token: str, *more: str) -> tuple[int, str]:
-    """The exit status of `stoker agent join`, and what it said."""
-    out = agent.folder / "join.out"
-    words = [sys.executable, "-m", "stoker", "agent", "join", f"127.0.0.1:{control.grpc_port}", "--token", token]
-    with out.open("wb") as output:
-        process = started([*words, "-c", str(agent.settings), *more], out=output, env={**os.environ, **agent.environ})
-        status = process.wait(30)
-    return status, out.read_text()
+def joined(agent: AgentProcess, control: ControlProcess, token: str) -> tuple[int, str]:
+    return agent.join(f"127.0.0.1:{control.grpc_port}", token)
 
 
 def test_a_node_joins_by_one_line_and_runs_jobs(control: ControlProcess, tmp_path: Path) -> None:
@@ -85,8 +70,8 @@ def test_a_token_that_is_not_good_for_the_node_is_refused_and_nothing_is_kept(
     control: ControlProcess, tmp_path: Path, token: str, why: str
 ) -> None:
     agent = AgentProcess(tmp_path, control, name="n")
-    mark = authority_of(control).fingerprint
-    another = Authority(tmp_path / "another", lambda: Instant(int(time.time() * 1_000))).fingerprint
+    mark = authority_in(control.folder / "ca").fingerprint
+    another = authority_in(tmp_path / "another").fingerprint
     good = join_token(control, "n").partition(".")[0]
     text = {
         "other name": lambda: join_token(control, "other"),
@@ -171,21 +156,21 @@ def test_a_node_gets_no_instruction_under_the_name_of_another(control: ControlPr
 
 
 def test_without_a_certificate_nobody_reaches_the_service_of_agents(control: ControlProcess) -> None:
-    roots = grpc.ssl_channel_credentials(authority_of(control).roots)
+    roots = grpc.ssl_channel_credentials(authority_in(control.folder / "ca").roots)
     with grpc.secure_channel(f"127.0.0.1:{control.grpc_port}", roots) as public:
-        port = agent_pb2_grpc.JoinServiceStub(public).Locate(pb.LocateRequest(), timeout=10).node_port
         register = agent_pb2_grpc.SchedulerServiceStub(public).RegisterAgent
         token = (("authorization", f"Bearer {control.tokens.agent_file.read_text().strip()}"),)
         with pytest.raises(grpc.RpcError) as fault:
             register(pb.RegisterRequest(node="x"), timeout=10, metadata=token)
         assert fault.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    port = node_port(f"127.0.0.1:{control.grpc_port}", authority_in(control.folder / "ca").roots)
     with grpc.secure_channel(f"127.0.0.1:{port}", roots) as bare, pytest.raises(grpc.RpcError) as fault:
         agent_pb2_grpc.SchedulerServiceStub(bare).RegisterAgent(pb.RegisterRequest(node="x"), timeout=5)
     assert fault.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
 def test_people_ask_by_grpc_with_a_token_over_tls(control: ControlProcess) -> None:
-    roots = grpc.ssl_channel_credentials(authority_of(control).roots)
+    roots = grpc.ssl_channel_credentials(authority_in(control.folder / "ca").roots)
     with grpc.secure_channel(f"127.0.0.1:{control.grpc_port}", roots) as channel:
         listed = job_pb2_grpc.JobServiceStub(channel).List(
             job_pb2.ListRequest(), timeout=10, metadata=(("authorization", control.headers["authorization"]),)
@@ -199,7 +184,7 @@ def test_who_listens_in_the_place_of_a_control_plane_gets_no_token_and_gives_no_
     """A job waits until the control plane restarts, and takes its port."""
     agent = AgentProcess(tmp_path, control, name="faithful")
     assert joined(agent, control, join_token(control, "faithful"))[0] == 0
-    squatter = Authority(tmp_path / "squatter", lambda: Instant(int(time.time() * 1_000)))
+    squatter = authority_in(tmp_path / "squatter")
     key, chain, _ = squatter.server("a", ["127.0.0.1", "localhost"])
     (tmp_path / "key").write_bytes(key)
     (tmp_path / "chain").write_bytes(chain)
@@ -256,7 +241,7 @@ def test_after_a_rotation_of_the_authority_nodes_stay_and_new_ones_join(
     assert joined(agent, control, join_token(control, "before"))[0] == 0
     with agent:
         until(lambda: _state(control, "before") == "ready", "the node is served")
-        authority_of(control).rotate()
+        authority_in(control.folder / "ca").rotate()
         until(lambda: "certificate_renewed" in control.output(), "the control plane has another certificate")
         agent.kill()
         agent.start()  # it dials anew, and knows the old root alone
@@ -275,7 +260,6 @@ def _channel_of(agent: AgentProcess, control: ControlProcess) -> grpc.Channel:
     """A channel that shows the certificate of this agent's node."""
     kept = json.loads((agent.data_dir / "identity.json").read_text())
     roots = kept["certificates"]["roots"].encode()
-    with grpc.secure_channel(f"127.0.0.1:{control.grpc_port}", grpc.ssl_channel_credentials(roots)) as public:
-        port = agent_pb2_grpc.JoinServiceStub(public).Locate(pb.LocateRequest(), timeout=10).node_port
+    port = node_port(f"127.0.0.1:{control.grpc_port}", roots)
     shown = grpc.ssl_channel_credentials(roots, kept["key"].encode(), kept["certificates"]["chain"].encode())
     return grpc.secure_channel(f"127.0.0.1:{port}", shown)

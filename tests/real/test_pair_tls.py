@@ -2,9 +2,7 @@
 
 import os
 import socket
-import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,18 +10,17 @@ from pathlib import Path
 import grpc
 import pytest
 
-from stoker.adapters.authority import Authority
 from stoker.agent.identity import IdentityFile
 from stoker.brain.domain.access import Role
-from stoker.brain.domain.units import Instant
 from stoker.cli.wiring.token_store import FolderTokens
-from stoker.wire.gen import agent_pb2, agent_pb2_grpc, replication_pb2
+from stoker.wire.gen import replication_pb2
 from stoker.wire.gen.replication_pb2_grpc import ReplicationServiceStub
 from stoker.wire.rest.submit import JobBody
 from stoker.wire.rest.token import NewTokenBody
+from tests.certificates import authority_in
 from tests.real.agent_process import AgentProcess
-from tests.real.forks import started
 from tests.real.pair_process import Pair, until
+from tests.real.rpc_stage import node_port
 
 ETH_P_ALL = 3
 
@@ -60,14 +57,12 @@ def overheard(ports: set[int]) -> Iterator[list[bytes]]:
             thread.join()
 
 
-def join(pair: Pair, agent: AgentProcess, token: str) -> str:
-    out = agent.folder / "join.out"
-    addresses = ",".join(half.address for half in pair.halves)
-    words = [sys.executable, "-m", "stoker", "agent", "join", addresses, "--token", token, "-c", str(agent.settings)]
-    with out.open("wb") as output:
-        status = started(words, out=output, env={**os.environ, **agent.environ}).wait(60)
-    assert status == 0, out.read_text()
-    return out.read_text()
+def join(pair: Pair, agent: AgentProcess, nodes: str) -> str:
+    """Let the agent's node join; return the token that it showed."""
+    token = FolderTokens(pair.active.folder).create_token(NewTokenBody(role=Role.JOIN, nodes=nodes)).token
+    status, said = agent.join(",".join(half.address for half in pair.halves), token)
+    assert status == 0, said
+    return token
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may listen to what passes over the loopback")
@@ -78,14 +73,12 @@ def test_peers_and_nodes_speak_tls_alone_and_a_take_over_finds_every_node_again(
     with pair, overheard(ports) as heard:
         pair.start()
         secret = (pair.marker / "secret").read_text().strip()
-        authority = Authority(pair.marker / "ca", lambda: Instant(int(time.time() * 1_000)))
-        text = FolderTokens(pair.active.folder).create_token(NewTokenBody(role=Role.JOIN, nodes="n-*")).token
-        token = f"{text.partition('.')[0]}.{authority.fingerprint}"
+        authority = authority_in(pair.marker / "ca")
         agent = AgentProcess(tmp_path / "n-1", name="n-1")
         lines = [line for line in agent.settings.read_text().splitlines() if not line.startswith("control:")]
         agent.write(*lines)
-        join(pair, agent, token)
-        ports |= node_ports(pair, authority)
+        token = join(pair, agent, "n-*")
+        ports |= {node_port(half.address, authority.roots) for half in pair.halves}
         pair.agents.append(agent.start())
         with pair.client() as client:
             body = JobBody(command="echo VISIBLE; sleep 3", gpu_count=1, env={"WORD": "UNSEEN-IN-CLEAR"})
@@ -108,26 +101,17 @@ def test_a_node_is_no_peer_and_a_stranger_neither(tmp_path: Path) -> None:
     pair.extra = {"tls": {"mode": "auto"}}
     with pair:
         pair.start()
-        authority = Authority(pair.marker / "ca", lambda: Instant(int(time.time() * 1_000)))
+        authority = authority_in(pair.marker / "ca")
         secret = (pair.marker / "secret").read_text().strip()
-        text = FolderTokens(pair.active.folder).create_token(NewTokenBody(role=Role.JOIN, nodes="n-1")).token
         agent = AgentProcess(tmp_path / "n-1", name="n-1")
-        join(pair, agent, f"{text.partition('.')[0]}.{authority.fingerprint}")
+        join(pair, agent, "n-1")
         kept = IdentityFile(agent.data_dir).read()
         assert kept is not None
         shown = grpc.ssl_channel_credentials(authority.roots, kept.key.encode(), kept.certificates.chain.encode())
-        (port,) = node_ports(pair, authority, pair.active.address)
+        port = node_port(pair.active.address, authority.roots)
         with grpc.secure_channel(f"127.0.0.1:{port}", shown) as channel, pytest.raises(grpc.RpcError) as fault:
             ReplicationServiceStub(channel).Ping(
                 replication_pb2.PeerState(), timeout=10, metadata=(("stoker-peer-secret", secret),)
             )
         assert fault.value.code() is grpc.StatusCode.PERMISSION_DENIED, "not even with the secret"
         assert "no control plane's" in (fault.value.details() or "")
-
-
-def node_ports(pair: Pair, authority: Authority, *addresses: str) -> set[int]:
-    found = set()
-    for address in addresses or [half.address for half in pair.halves]:
-        with grpc.secure_channel(address, grpc.ssl_channel_credentials(authority.roots)) as channel:
-            found.add(agent_pb2_grpc.JoinServiceStub(channel).Locate(agent_pb2.LocateRequest(), timeout=10).node_port)
-    return found

@@ -13,13 +13,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from stoker.adapters.authority import Authority
-from stoker.adapters.clock import SystemClock
 from stoker.brain.domain.access import Role
 from stoker.cli.main import root
 from stoker.wire.client import AsyncClient, Client, JobBody
 from stoker.wire.rest.token import NewTokenBody
 from stoker.wire.token import fingerprint_in, without_fingerprint
+from tests.certificates import authority_in
 from tests.real.asking import said
 from tests.real.pair_process import Pair
 from tests.real.serving import Served, free_port, serving
@@ -51,22 +50,18 @@ def run(*words: str) -> str:
     return done.stdout
 
 
-def authority_of(folder: Path) -> Authority:
-    return Authority(folder / "ca", SystemClock().now)
-
-
 def test_one_line_with_a_token_makes_a_command_line_trust_it(served: Served, folder: Path, config: Path) -> None:
     with Client(served.url, token=served.token) as client:
         token = client.create_token(NewTokenBody(role=Role.USER, tenant="default", user="ada")).token
-    assert fingerprint_in(token) == authority_of(folder).fingerprint
+    assert fingerprint_in(token) == authority_in(folder / "ca").fingerprint
     assert "logged in to" in run("login", served.url, "--token", token)
     job = run("submit", "--", "true").strip()
     assert json.loads(run("status", job, "--json"))["user"] == "ada"
-    assert config.with_name("ca.pem").read_bytes() == authority_of(folder).roots
+    assert config.with_name("ca.pem").read_bytes() == authority_in(folder / "ca").roots
 
 
 def test_tokens_made_by_whichever_way_name_the_authority(served: Served, folder: Path, tmp_path: Path) -> None:
-    fingerprint = authority_of(folder).fingerprint
+    fingerprint = authority_in(folder / "ca").fingerprint
     assert fingerprint_in(served.token) == fingerprint, "over the socket"
     made = Client(served.url, token=served.token)
     with made as client:
@@ -115,8 +110,8 @@ def test_a_rotated_authority_is_served_at_once_and_who_knows_the_old_one_or_the_
     with serving(folder, free_port(), secure=True) as served, Client(served.url, token=served.token) as old:
         old.jobs()
         connection = old._transport._connection
-        authority_of(folder).rotate()
-        new = authority_of(folder).fingerprint
+        authority_in(folder / "ca").rotate()
+        new = authority_in(folder / "ca").fingerprint
         give_up_s = time.monotonic() + 60
         while fingerprint_in(old.create_token(NewTokenBody(role=Role.ADMIN)).token) != new:
             assert time.monotonic() < give_up_s, "it isn't noticed"

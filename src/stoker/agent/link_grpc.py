@@ -126,15 +126,13 @@ class GrpcLink:
         identity = self._identity()
         asked = pb.CertificateRequest(node=identity.node, request=identity.request.encode())
 
-        async def ask(channel: aio.Channel) -> pb.CertificateResponse:
-            stub = agent_pb2_grpc.SchedulerServiceStub(channel)
-            answer: pb.CertificateResponse = await stub.Renew(asked, timeout=REGISTER_TIMEOUT_S)
-            return answer
+        async def ask(address: str) -> pb.CertificateResponse:
+            async with await _channel(address, identity) as channel:
+                stub = agent_pb2_grpc.SchedulerServiceStub(channel)
+                answer: pb.CertificateResponse = await stub.Renew(asked, timeout=REGISTER_TIMEOUT_S)
+                return answer
 
-        found = await _in_turn(
-            self.addresses.in_order, lambda address: _asked(_channel(address, identity), address, ask)
-        )
-        return _certificates(found)
+        return _certificates(await _in_turn(self.addresses.in_order, ask))
 
     def _proof(self) -> _Metadata:
         """The token as metadata (K4). Raises: LinkRefused."""
@@ -154,12 +152,13 @@ async def join(addresses: Sequence[str], roots: bytes, token: str, node: NodeNam
     asked = pb.CertificateRequest(node=node, request=request.encode())
     proof = aio.Metadata((HEADER.lower(), bearer(token)))
 
-    async def ask(channel: aio.Channel) -> pb.CertificateResponse:
-        stub = agent_pb2_grpc.JoinServiceStub(channel)
-        answer: pb.CertificateResponse = await stub.Join(asked, timeout=REGISTER_TIMEOUT_S, metadata=proof)
-        return answer
+    async def ask(address: str) -> pb.CertificateResponse:
+        async with _public(address, roots) as channel:
+            stub = agent_pb2_grpc.JoinServiceStub(channel)
+            answer: pb.CertificateResponse = await stub.Join(asked, timeout=REGISTER_TIMEOUT_S, metadata=proof)
+            return answer
 
-    return _certificates(await _in_turn(addresses, lambda address: _asked(_public(address, roots), address, ask)))
+    return _certificates(await _in_turn(addresses, ask))
 
 
 async def _in_turn(addresses: Sequence[str], ask: Callable[[str], Awaitable[_T]]) -> _T:
@@ -168,26 +167,13 @@ async def _in_turn(addresses: Sequence[str], ask: Callable[[str], Awaitable[_T]]
     for address in addresses:
         try:
             return await ask(address)
-        except (LinkDown, LinkRefused) as failure:
-            failures.append(failure)
+        except aio.AioRpcError as error:
+            failures.append(_failure(address, error))
     words = "; ".join(map(str, failures))
     raise LinkRefused(words) if any(isinstance(each, LinkRefused) for each in failures) else LinkDown(words)
 
 
-async def _asked(opening: "Awaitable[aio.Channel]", address: str, ask: Callable[[aio.Channel], Awaitable[_T]]) -> _T:
-    """Open a channel for one call, and close it. Raises: LinkDown, LinkStandby, LinkRefused."""
-    channel = None
-    try:
-        channel = await opening
-        return await ask(channel)
-    except aio.AioRpcError as error:
-        raise _failure(address, error) from error
-    finally:
-        if channel is not None:
-            await channel.close()
-
-
-async def _public(address: str, roots: bytes) -> aio.Channel:
+def _public(address: str, roots: bytes) -> aio.Channel:
     return aio.secure_channel(address, grpc.ssl_channel_credentials(roots), options=_OPTIONS)
 
 
@@ -197,7 +183,7 @@ async def _channel(address: str, identity: Identity | None) -> aio.Channel:
         return aio.insecure_channel(address, options=_OPTIONS)
     held = identity.certificates
     roots = held.roots.encode()
-    async with await _public(address, roots) as asked:
+    async with _public(address, roots) as asked:
         stub = agent_pb2_grpc.JoinServiceStub(asked)
         port = (await stub.Locate(pb.LocateRequest(), timeout=REGISTER_TIMEOUT_S)).node_port
     mine = grpc.ssl_channel_credentials(roots, identity.key.encode(), held.chain.encode())

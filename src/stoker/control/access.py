@@ -58,18 +58,14 @@ class Access:
             if self.open_to_owner:  # K2
                 return OWNER
             raise self._unknown() if _is_bearer(authorization) else _token_missing()
-        state = self._committer.state
-        token_id = state.token_of_digest.get(digest_of(text))
-        token = state.tokens.get(token_id) if token_id is not None else None
+        token = self._token(digest_of(text))
         if token is None or self._is_over(token):
             raise self._unknown()
         return Caller(principal=token.principal, role=token.role, tenant=token.tenant, user=token.user, token=token.id)
 
     def node(self, name: NodeName, key_digest: str) -> Caller:
         """Return the node that showed a certificate for this key. Raises: StokerError `node_key_unknown`."""
-        state = self._committer.state
-        token_id = state.token_of_digest.get(key_digest)
-        token = state.tokens.get(token_id) if token_id is not None else None
+        token = self._token(key_digest)
         if token is None or token.node != name or token.role is not Role.AGENT:
             raise node_key_unknown(name)
         return Caller(principal=token.principal, role=token.role, token=token.id)
@@ -94,6 +90,11 @@ class Access:
                     await self._news.wait()
             except TimeoutError:
                 continue
+
+    def _token(self, digest: str) -> Token | None:
+        state = self._committer.state
+        token_id = state.token_of_digest.get(digest)
+        return state.tokens.get(token_id) if token_id is not None else None
 
     def _unknown(self) -> StokerError:
         """Raises: StokerError `too_many_wrong_tokens`."""

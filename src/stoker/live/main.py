@@ -7,8 +7,8 @@ Rules: R1  nothing is served before the log is ours, read to its end, and holds 
        R3  a clean stop ends streams first, then saves; it takes a second or two and touches no job
        R4  without tokens nobody but the owner is served: another address than loopback is refused, unless whoever
            starts it has said that everybody may
-       R6  where TLS is off, an address that other machines reach is refused as well, unless he has said so
        R5  whoever was one of several and is started alone makes sure first that no other one goes on
+       R6  where TLS is off, an address that other machines reach is refused as R4 says
 """
 
 import asyncio
@@ -114,14 +114,16 @@ async def _run_one_of_several(
 def _must_be_loopback(settings: ControlSettings, *, open_to_owner: bool) -> None:
     """Refuse listeners that other machines can reach (R4, R6). Raises: StokerError `open_to_others`, `plain_text`."""
     beyond = next((host for host in (settings.http.host, settings.grpc.host) if not is_loopback(host)), None)
-    if beyond is not None and not open_to_owner and settings.tls.mode == "off":
-        message = f"on {beyond[:80]} whoever is between could read tokens and jobs, since `tls.mode` is off"
-        hint = "leave `tls.mode` out (auto), or say --insecure to mean it"
-        raise StokerError(refuse("plain_text", message, hint, host=beyond[:80]))
-    if beyond is not None and open_to_owner:
+    if beyond is None:
+        return
+    if open_to_owner:
         message = f"on {beyond[:80]} whoever reaches this machine could run programs on it, since no token is wanted"
         hint = "listen on 127.0.0.1, or run `stoker control`, which wants tokens"
         raise StokerError(refuse("open_to_others", message, hint, host=beyond[:80]))
+    if settings.tls.mode == "off":
+        message = f"on {beyond[:80]} whoever is between could read tokens and jobs, since `tls.mode` is off"
+        hint = "leave `tls.mode` out (auto), or say --insecure to mean it"
+        raise StokerError(refuse("plain_text", message, hint, host=beyond[:80]))
 
 
 @contextmanager

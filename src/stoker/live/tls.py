@@ -1,13 +1,12 @@
 """Certificates of a control plane for its listeners and its peers, kept valid while it runs."""
 
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from stoker.api.http.tls import load_credentials, server_context
 from stoker.brain.domain.errors import StokerError
-from stoker.brain.domain.ids import NodeName
-from stoker.ports import CertificateAuthority, Clock, KeyAndChain, Telemetry
+from stoker.ports import CertificateAuthority, CertificateHolder, Clock, KeyAndChain, Telemetry
 
 LOOK_S: Final = 2.0
 """Between two looks at the authority's file, which `stoker ca rotate` changes."""
@@ -57,18 +56,17 @@ class ServerTls:
         self.changed.append(lambda now: load_credentials(context, now.key, now.chain))
         return context
 
-    def holder_is_node(self, certificate: bytes) -> tuple[NodeName, str] | None:
-        """Return the node that a verified certificate (PEM) names, and the digest of its key; None = it names none."""
-        found = self._named("node:", certificate)
-        return None if found is None else (NodeName(found[0]), found[1])
+    def caller(self, kind: str, shown: Mapping[str, Iterable[bytes]]) -> CertificateHolder | None:
+        """Return who calls, its subject without the kind, which is `node` or `control`; None = it is none of that kind.
 
-    def is_peer(self, certificate: bytes) -> bool:
-        """Return whether a verified certificate (PEM) is that of a control plane."""
-        return self._named("control:", certificate) is not None
-
-    def _named(self, kind: str, certificate: bytes) -> tuple[str, str] | None:
+        `shown`: what gRPC has verified of the caller, `auth_context()`.
+        """
+        certificates = list(shown.get("x509_pem_cert", ()))
+        if len(certificates) != 1:
+            return None
         try:
-            subject, digest = self.authority.holder(certificate)
+            holder = self.authority.holder(certificates[0])
         except ValueError:
             return None
-        return (subject.removeprefix(kind), digest) if subject.startswith(kind) else None
+        found, _, name = holder.subject.partition(":")
+        return holder._replace(subject=name) if found == kind else None

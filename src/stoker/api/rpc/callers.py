@@ -88,12 +88,8 @@ class Callers:
         """
         caller = self.of(context)
         if caller.token and caller.role is not Role.AGENT:
-            fault = not_allowed(
-                f"only agents join nodes, and this token has the role {caller.role}",
-                "make one for them: `stoker token create --role agent`",
-            )
-            self.note(caller.principal, _JOIN, fault.refusal)
-            raise fault
+            wanted = f"only agents join nodes, and this token has the role {caller.role}"
+            raise self._no_joiner(caller, wanted, "make one for them: `stoker token create --role agent`")
         return caller
 
     def joining(self, context: Context) -> Caller:
@@ -103,13 +99,15 @@ class Callers:
         """
         caller = self.of(context)
         if caller.role is not Role.JOIN:
-            fault = not_allowed(
-                f"a node joins with a token of role join, and this one has the role {caller.role}",
-                "make one: `stoker token create --role join --nodes NAME`",
-            )
-            self.note(caller.principal, _JOIN, fault.refusal)
-            raise fault
+            wanted = f"a node joins with a token of role join, and this one has the role {caller.role}"
+            raise self._no_joiner(caller, wanted, "make one: `stoker token create --role join --nodes NAME`")
         return caller
+
+    def _no_joiner(self, caller: Caller, message: str, hint: str) -> StokerError:
+        """Note a caller whose token joins no node (C4), and return its refusal."""
+        fault = not_allowed(message, hint)
+        self.note(caller.principal, _JOIN, fault.refusal)
+        return fault
 
     def note(self, by: Principal, asked: AuditAction, refusal: Refusal) -> None:
         """Tell the audit trail of a refused call (C4)."""

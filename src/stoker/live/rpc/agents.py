@@ -83,11 +83,10 @@ class AgentService(SchedulerServiceServicer):
         """Return the agent that calls (A1). Raises: StokerError."""
         if self._tls is None:
             return self._callers.agent_of(context)
-        shown = list(context.auth_context().get("x509_pem_cert", ()))
-        found = self._tls.holder_is_node(shown[0]) if len(shown) == 1 else None
-        if found is None:
+        node = self._tls.caller("node", context.auth_context())
+        if node is None:
             raise not_allowed("this certificate is no node's", "`stoker agent join` gets one")
-        return self._access.node(*found)
+        return self._access.node(NodeName(node.subject), node.key_digest)
 
     async def TaskFinished(self, request: pb.TaskFinishedRequest, context: Context) -> pb.TaskFinishedResponse:
         async with refusing(context, _HINT):

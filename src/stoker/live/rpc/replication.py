@@ -107,17 +107,15 @@ class ReplicationService(ReplicationServiceServicer):
 
     def _check(self, context: Context) -> None:
         """Refuse a call without our secret (P1). Raises: StokerError `peer_secret_unknown` or `peer_secret_wrong`."""
-        if self.tls is not None:
-            shown = list(context.auth_context().get("x509_pem_cert", ()))
-            if len(shown) != 1 or not self.tls.is_peer(shown[0]):
-                hint = "let `tls.dir` of all control planes name the same folder"
-                raise StokerError(refuse("not_allowed", "this certificate is no control plane's", hint))
+        if self.tls is not None and self.tls.caller("control", context.auth_context()) is None:
+            hint = "let `tls.dir` of all control planes name the same folder"
+            raise StokerError(refuse("not_allowed", "this certificate is no control plane's", hint))
         secret = self.secret()
         if not secret:
             message = "the secret of the control planes can't be read from the folder of the marker now"
             raise StokerError(refuse("peer_secret_unknown", message, "it is tried again; see whether it is mounted"))
-        said = [value for key, value in context.invocation_metadata() or () if key == SECRET_KEY]
-        found = said[0] if len(said) == 1 else ""
+        shown = [value for key, value in context.invocation_metadata() or () if key == SECRET_KEY]
+        found = shown[0] if len(shown) == 1 else ""
         text = found.encode() if isinstance(found, str) else bytes(found)
         if not hmac.compare_digest(text, secret.encode()):
             message = "the call shows another secret than that of this pair of control planes, or none"

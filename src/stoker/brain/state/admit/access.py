@@ -92,7 +92,8 @@ def join(state: ClusterState, command: JoinNode, now: Instant) -> Answer:
         taken = state.token_of_digest.get(command.token.digest)
         if taken is not None:
             message = f"this key is that of node {state.tokens[taken].node}"
-            hint = "each node makes a key of its own: remove `identity` in the agent's data folder, and join again"
+            copied = "`identity.json` and `joining.json` in the agent's data folder"
+            hint = f"each node makes a key of its own: remove {copied}, and join again"
             return refuse("key_in_use", message, hint)
         return _full(state, 0) or (NodeJoined(token=command.token, joined_with=shown.id),)
     if known.digest == command.token.digest:
