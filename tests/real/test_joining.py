@@ -87,6 +87,7 @@ def test_a_token_that_is_not_good_for_the_node_is_refused_and_nothing_is_kept(
     assert status != 0
     assert why in said
     assert text.partition(".")[0] not in said
+    assert "token_file" not in said, "a join has none"
     assert not (agent.data_dir / "identity.json").exists()
 
 

@@ -12,7 +12,7 @@ Rules: K1  each `connect` makes a channel of its own, so a new try never inherit
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
 import grpc
@@ -61,7 +61,7 @@ _TOKEN_HINTS: Final = {
     "token_unknown": f"put another token of role agent into the file that `control.token_file` names; {_MAKE}",
     "not_allowed": f"`control.token_file` must name a file with a token of role agent; {_MAKE}",
 }
-"""What an agent can do about it, instead of what the control plane advises people."""
+"""What an agent that shows a token can do about it, instead of what the control plane advises people."""
 _UNPROVED: Final = {
     "CERTIFICATE_VERIFY_FAILED": "isn't a control plane of the cluster that this node has joined, or its certificate "
     "has expired: nothing was told it. If the cluster was set up anew, join again: `stoker agent join`",
@@ -168,7 +168,7 @@ async def _in_turn(addresses: Sequence[str], ask: Callable[[str], Awaitable[_T]]
         try:
             return await ask(address)
         except aio.AioRpcError as error:
-            failures.append(_failure(address, error))
+            failures.append(_failure(address, error, {}))
     words = "; ".join(map(str, failures))
     raise LinkRefused(words) if any(isinstance(each, LinkRefused) for each in failures) else LinkDown(words)
 
@@ -210,18 +210,19 @@ async def _open(
         welcome = await stub.RegisterAgent(message, timeout=timeout_s, metadata=aio.Metadata(*proof))
         session = _Session(address, channel, stub, welcome, aio.Metadata(*proof, (SESSION_KEY, welcome.session)))
     except aio.AioRpcError as error:
-        raise _failure(address, error) from error
+        raise _failure(address, error, _TOKEN_HINTS if identity is None else {}) from error
     finally:
         if session is None and channel is not None:  # refused, broken or cancelled: left open it would keep its socket
             await channel.close()
     return session
 
 
-def _failure(address: str, error: aio.AioRpcError) -> LinkDown | LinkRefused:
+def _failure(address: str, error: aio.AioRpcError, hints: Mapping[str, str]) -> LinkDown | LinkRefused:
+    """Return what a call that failed means. `hints`: by the code of a refusal, better ones than the control plane's."""
     if _code(error) == _NOT_ACTIVE:
         return LinkStandby(f"{address} is a standby")
     if error.code() in _REFUSALS:
-        return LinkRefused(f"{address} refused: {_advice(error)}")
+        return LinkRefused(f"{address} refused: {_advice(error, hints)}")
     why = next((why for sign, why in _UNPROVED.items() if sign in (error.details() or "")), "")
     return LinkRefused(f"{address} {why}") if why else LinkDown(_words(address, error))
 
@@ -317,9 +318,9 @@ class _Session:
             raise
 
 
-def _advice(error: aio.AioRpcError) -> str:
+def _advice(error: aio.AioRpcError, hints: Mapping[str, str]) -> str:
     """The message of a refusal, and what to do."""
-    hint = _TOKEN_HINTS.get(_code(error))
+    hint = hints.get(_code(error))
     details = error.details() or ""
     return details if hint is None else f"{details.partition('. ')[0]}; {hint}"
 
