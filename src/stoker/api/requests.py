@@ -15,6 +15,7 @@ from stoker.brain.domain.ids import Principal
 from stoker.control.access import not_allowed
 from stoker.control.audit_actions import ACTIONS, AuditAction
 from stoker.control.audit_trail import ASK
+from stoker.wire import endpoints
 from stoker.wire.endpoints import API_PREFIX
 from stoker.wire.rest.problem import TYPES_PATH
 
@@ -32,12 +33,15 @@ _ADMINS: Final = tuple(f"{API_PREFIX}/{noun}" for noun in ("tokens", "audit", "b
 """What only admins read."""
 _USERS: Final = tuple(f"{API_PREFIX}/{noun}" for noun in ("jobs", "tasks"))
 """What users change, each of his own tenant."""
-_RANKS: Final = {Role.AGENT: 0, Role.JOIN: 0, Role.VIEWER: 1, Role.USER: 2, Role.ADMIN: 3}
+_RANKS: Final = {Role.AGENT: 0, Role.JOIN: 0, Role.METRICS: 0, Role.VIEWER: 1, Role.USER: 2, Role.ADMIN: 3}
+_METRICS: Final = endpoints.METRICS.path
 
 
 def role_for(method: str, path: str) -> Role:
     """The least role that may ask this."""
     if method in _READS:
+        if path == _METRICS:
+            return Role.METRICS
         return Role.ADMIN if path.startswith(_ADMINS) else Role.VIEWER
     return Role.USER if path.startswith(_USERS) else Role.ADMIN
 
@@ -47,11 +51,18 @@ def check_role(caller: Caller, method: str, path: str) -> None:
     if caller.role is Role.ADMIN:
         return
     wanted = role_for(method, path)
-    if _RANKS[caller.role] < _RANKS[wanted]:
+    if not _may(caller, wanted):
         raise not_allowed(
             f"{method[:20]} {path[:200]} is for the role {wanted}, and your token has the role {caller.role}",
             f"ask somebody who has it, or an admin for a token with it (`stoker token create --role {wanted}`)",
         )
+
+
+def _may(caller: Caller, wanted: Role) -> bool:
+    if wanted is Role.METRICS:
+        # They are of all tenants and users, so whoever is bound to one tenant doesn't scrape them.
+        return caller.role is Role.METRICS or (caller.role is Role.VIEWER and not caller.tenant)
+    return _RANKS[caller.role] >= _RANKS[wanted]
 
 
 READ: Final = "read"

@@ -6,6 +6,8 @@ once: an open stream watches its caller, and what changes something looks once m
 Rules: K1  a token that was never made, was revoked or has expired is refused with one text, which doesn't repeat it
        K2  where none is wanted, what is no token of Stoker's is overlooked; a token that is sent still says who asks
        K3  a token bound to a tenant reads and changes only jobs of that tenant and of those beneath it
+       K4  a tenant's e-mail, organisation and comment are shown to admins and to those bound to it or above it
+       K5  where no tier bounds the priority of a tenant's jobs, only an admin asks for more than `high`
 Costs: one SHA-256 and two look-ups for each request with a token.
 """
 
@@ -19,7 +21,7 @@ from stoker.brain.domain.access import OWNER, Caller, Role, Token
 from stoker.brain.domain.errors import Refusal, StokerError, refusal_error, refuse
 from stoker.brain.domain.ids import NodeName, Position, TenantName
 from stoker.brain.domain.job import Job, JobSpec
-from stoker.brain.domain.tenant import NO_TENANT, is_within
+from stoker.brain.domain.tenant import NO_TENANT, PRIORITY_UNTIERED_MAX, is_within, priority_cap
 from stoker.brain.domain.units import NEVER, SECOND_MS
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.codec import Fact
@@ -29,8 +31,8 @@ from stoker.control.committer import Committer
 from stoker.control.rate_limit import WrongTokens
 from stoker.wire.token import digest_of, token_in
 
-NO_READERS: Final = (Role.AGENT, Role.JOIN)
-"""Roles of machines, which see no job of anybody."""
+NO_READERS: Final = (Role.METRICS, Role.AGENT, Role.JOIN)
+"""Roles of programs and machines, which see no job of anybody."""
 LOOK_MAX_S: Final = 60.0
 """Longest wait for an expiry before the clock is read again."""
 
@@ -134,6 +136,11 @@ def may_change(state: ClusterState, caller: Caller, tenant: TenantName) -> bool:
     return caller.role is Role.USER and is_within(state.tenants, tenant, caller.tenant)
 
 
+def is_of(state: ClusterState, caller: Caller, tenant: TenantName) -> bool:
+    """Return whether the caller is an admin or one of the tenant's own people, to whom its contact is shown (K4)."""
+    return caller.role is Role.ADMIN or (bool(caller.tenant) and may_read(state, caller, tenant))
+
+
 class JobVisibility:
     """Tenants whose jobs a caller sees in full, for one look at many jobs."""
 
@@ -179,15 +186,18 @@ def check_change(state: ClusterState, caller: Caller, job: Job) -> None:
 def owned(state: ClusterState, caller: Caller, spec: JobSpec) -> JobSpec:
     """Return the job that this caller submits by `spec`: under an account and in a tenant of the caller.
 
-    Raises: StokerError `not_allowed` or `user_not_yours`.
+    Raises: StokerError `not_allowed`, `priority_above_tier` or `user_not_yours`.
     """
     is_admin = caller.role is Role.ADMIN
-    # A tenant that does not exist is the brain's to refuse.
-    if not is_admin and spec.tenant in state.tenants and not may_change(state, caller, spec.tenant):
+    if spec.tenant not in state.tenants:
+        return spec  # which the brain refuses
+    if not is_admin and not may_change(state, caller, spec.tenant):
         raise not_allowed(
             f"your token submits to tenant {caller.home} and those beneath it, and the job names {spec.tenant}",
             "leave the tenant out, or ask an admin for a token of that tenant",
         )
+    if not is_admin and spec.priority > PRIORITY_UNTIERED_MAX and priority_cap(state.tenants, spec.tenant) is None:
+        raise StokerError(_above_untiered(spec))
     if spec.user == caller.user or (is_admin and spec.user):
         return spec
     if spec.user:
@@ -199,6 +209,19 @@ def _not_his(caller: Caller, job: Job) -> StokerError:
     return not_allowed(
         f"job {job.label} is of tenant {job.spec.tenant}, and your token is for {caller.home} and those beneath it",
         "ask somebody of that tenant, or an admin; `stoker list` shows what may be seen of it",
+    )
+
+
+def _above_untiered(spec: JobSpec) -> Refusal:
+    most = PRIORITY_UNTIERED_MAX
+    return refuse(
+        "priority_above_tier",
+        f"priority {spec.priority} is above {most}, the most in a tenant without a tier, as {spec.tenant} is",
+        f"ask for at most {most} (`high`), or let an admin submit it or give the tenant a tier "
+        f"(`stoker tenant set {spec.tenant} --priority critical`)",
+        priority=spec.priority,
+        priority_max=most,
+        tenant=spec.tenant,
     )
 
 

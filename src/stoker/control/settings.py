@@ -37,7 +37,7 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
     and when to come back. 0 = no limit, since one scheduler's users seldom mean harm."""
     metrics_public: bool = False
     """Whether `/metrics` is answered without a token. Off, since the names of tenants are in it; Prometheus sends a
-    viewer's token with `authorization`."""
+    token of role `metrics` with `authorization`."""
 
     def faults(self) -> list[str]:
         return [*_host_faults(self.host), *_origin_faults(self.cors_origins)]

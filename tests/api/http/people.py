@@ -100,6 +100,7 @@ class People:
         self.bert = await self.person(Role.USER, "blue", "bert")
         self.viewer = await self.person(Role.VIEWER)
         self.guest = await self.person(Role.VIEWER, "red")
+        self.prometheus = await self.person(Role.METRICS)
         self.agent = await self.person(Role.AGENT)
 
     async def person(self, role: Role, tenant: str = "", user: str = "", *, lives_ms: int = 0) -> Person:

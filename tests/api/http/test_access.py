@@ -15,7 +15,7 @@ from tests.api.http.people import People, Person
 from tests.api.http.plane import asgi_ask_in, scope_of
 
 JOBS = f"{API_PREFIX}/jobs"
-RANKS = {"none": 0, Role.AGENT: 0, Role.VIEWER: 1, Role.USER: 2, Role.ADMIN: 3}
+RANKS = {"none": 0, Role.AGENT: 0, Role.METRICS: 0.5, Role.VIEWER: 1, Role.USER: 2, Role.ADMIN: 3}
 
 
 def operations(document: dict[str, Any]) -> list[tuple[str, str]]:
@@ -85,10 +85,24 @@ async def test_health_and_the_document_want_no_token(people: People) -> None:
         assert (await people.nobody.ask("HEAD", path)).status == 200
 
 
-async def test_metrics_want_a_viewer(people: People) -> None:
+async def test_metrics_are_for_those_who_scrape_and_for_those_who_read_the_whole_cluster(people: People) -> None:
     assert (await people.nobody.get("/metrics")).status == 401
-    assert (await people.agent.get("/metrics")).status == 403
-    assert (await people.viewer.get("/metrics")).status == 200
+    for bound in (people.agent, people.anna, people.guest):
+        reply = await bound.get("/metrics")
+        assert (reply.status, reply.json["code"]) == (403, "not_allowed")
+    assert "--role metrics" in reply.json["hint"]
+    for scrapes in (people.prometheus, people.viewer, people.admin):
+        assert (await scrapes.get("/metrics")).status == 200
+        assert (await scrapes.ask("HEAD", "/metrics")).status == 200
+
+
+async def test_a_metrics_token_opens_the_metrics_and_nothing_else(people: People) -> None:
+    for method, path in operations(await people.plane.document()):
+        reply = await people.prometheus.ask(method, path, {} if method in ("POST", "PUT") else None)
+        opens = path in OPEN or path == "/metrics"
+        assert (reply.status == 403) is not opens, (method, path)
+    for near in ("/metrics/", "/api/v1/metrics", "/api/v1/jobs?limit=1", "/api/v1/whoami"):
+        assert (await people.prometheus.get(near)).status == 403, near
 
 
 async def test_an_unknown_path_tells_nothing_to_who_has_no_token(people: People) -> None:
@@ -99,11 +113,12 @@ async def test_an_unknown_path_tells_nothing_to_who_has_no_token(people: People)
 # -- roles ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("role", ["none", Role.AGENT, Role.VIEWER, Role.USER])
+@pytest.mark.parametrize("role", ["none", Role.AGENT, Role.METRICS, Role.VIEWER, Role.USER])
 async def test_no_operation_is_open_to_a_lower_role_than_its_own(people: People, role: str) -> None:
     person = {
         "none": people.nobody,
         Role.AGENT: people.agent,
+        Role.METRICS: people.prometheus,
         Role.VIEWER: people.viewer,
         Role.USER: people.anna,
     }[role]
@@ -115,7 +130,7 @@ async def test_no_operation_is_open_to_a_lower_role_than_its_own(people: People,
         expected = (401, "token_missing") if role == "none" else (403, "not_allowed")
         assert (reply.status, reply.json["code"]) == expected, (method, path)
         refused += 1
-    assert refused >= {"none": 40, Role.AGENT: 40, Role.VIEWER: 20, Role.USER: 10}[role]
+    assert refused >= {"none": 40, Role.AGENT: 40, Role.METRICS: 40, Role.VIEWER: 20, Role.USER: 10}[role]
 
 
 async def test_the_table_of_roles_is_what_the_design_says(people: People) -> None:
@@ -200,6 +215,32 @@ async def test_a_job_under_another_account_is_refused(people: People) -> None:
         reply = await people.anna.ask("POST", JOBS, {"command": "true", "user": user})
         assert (reply.status, reply.json["code"]) == (403, "user_not_yours")
     assert await people.anna.submit(user="anna")
+
+
+PRIORITY_BODIES: tuple[dict[str, object], ...] = ({"priority": "urgent"}, {"priority": 1001}, {"priority": 1_000_000})
+
+
+@pytest.mark.parametrize("body", PRIORITY_BODIES)
+async def test_k5_without_a_tier_only_an_admin_asks_for_more_than_high(people: People, body: dict[str, object]) -> None:
+    for sent in ({"command": "x", **body}, {"jobs": [{"command": "x"}, {"command": "x", **body}]}):
+        reply = await people.anna.ask("POST", JOBS, sent)
+        assert (reply.status, reply.json["code"]) == (403, "priority_above_tier")
+        assert "1000" in reply.json["message"]
+        assert reply.json["facts"]["priority_max"] == 1_000
+    assert (await people.admin.get(JOBS)).json["total"] == 0
+    assert await people.admin.submit(tenant="red", **body)
+    await people.admin.ask("PUT", "/api/v1/tenants/red", {"priority_tier": "critical"})
+    allowed = body["priority"] == "urgent" or body["priority"] == 1001
+    assert (await people.anna.ask("POST", JOBS, {"command": "x", **body})).status == (201 if allowed else 403)
+    assert (await people.bert.ask("POST", JOBS, {"command": "x", **body})).status == 403
+
+
+async def test_k5_what_the_seeds_ask_for_is_still_taken(people: People) -> None:
+    for priority in ("low", "normal", "high", 1_000, 1, -5):
+        assert await people.anna.submit(priority=priority)
+    for priority in ("high", "low"):
+        task = {"priority": priority, "gpu_count": 1, "command": "x"}
+        assert (await people.anna.ask("POST", "/api/v1/tasks", task)).status == 201
 
 
 async def test_a_priority_that_is_not_named_is_that_of_the_tenant(people: People) -> None:

@@ -15,6 +15,7 @@ from stoker.brain.state.codec import Fact
 from stoker.brain.state.events.access import TokenCreated
 from stoker.brain.state.events.job import JobHeld, JobsEligible, JobsPruned, JobSubmitted
 from stoker.brain.state.events.node import NodeRegistered, OrphanTasksFound
+from stoker.brain.state.events.tenant import TenantDefined
 from stoker.brain.state.events.union import Event
 from stoker.control.feed import Entry
 from stoker.control.queries.event_visibility import VisibleEvents
@@ -295,6 +296,27 @@ async def test_nobody_hears_by_what_an_agent_is_known_again(people: People, node
     untold = NodeRegistered(node=NodeName("node-7"), inventory=replace(inventory, agent_uid=""))
     for person in (people.anna, people.bert, people.viewer, people.admin):
         assert await heard_by(people, person, [joined]) == [untold]
+
+
+CONTACT = {"email": f"{SECRET}@example.org", "organization": f"Lab {SECRET}", "comment": f"pays {SECRET}"}
+
+
+async def test_k4_whom_to_write_to_of_a_tenant_is_shown_to_its_own_people_and_admins_alone(people: People) -> None:
+    tenant = f"{API_PREFIX}/tenants/red-lab"
+    changed = await people.admin.ask("PUT", tenant, CONTACT)
+    assert {name: changed.json[name] for name in CONTACT} == CONTACT
+    carl = await people.person(Role.USER, "red-lab", "carl")
+    for person, told in (
+        *((people.admin, True), (carl, True), (people.anna, True), (people.guest, True)),
+        *((people.bert, False), (people.viewer, False)),
+    ):
+        for target in (f"{API_PREFIX}/tenants", tenant):
+            reply = await person.get(target)
+            assert reply.status == 200
+            assert (SECRET.encode() in reply.body) is told
+        heard = [event for event in await heard_by(people, person) if isinstance(event, TenantDefined)]
+        assert [str(event.tenant.name) for event in heard] == ["red", "red-lab", "blue", "red-lab"]
+        assert (SECRET in str(heard)) is told
 
 
 # -- what the state has forgotten ----------------------------------------------------------------------------------

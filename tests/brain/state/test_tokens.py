@@ -45,11 +45,12 @@ def test_k1_a_token_of_a_user_is_bound_to_a_tenant_that_is_there() -> None:
     assert create(story, token("b", Role.USER, DEFAULT_TENANT)) == ""
 
 
-def test_k1_a_token_of_an_agent_has_neither_tenant_nor_user() -> None:
+@pytest.mark.parametrize("role", [Role.AGENT, Role.METRICS])
+def test_k1_a_token_of_a_program_or_machine_has_neither_tenant_nor_user(role: Role) -> None:
     story = with_lab()
-    assert create(story, token("a", Role.AGENT, LAB)) == "bad_token"
-    assert create(story, token("a", Role.AGENT, user="anna")) == "bad_token"
-    assert create(story, token("a", Role.AGENT)) == ""
+    assert create(story, token("a", role, LAB)) == "bad_token"
+    assert create(story, token("a", role, user="anna")) == "bad_token"
+    assert create(story, token("a", role)) == ""
 
 
 @pytest.mark.parametrize("role", [Role.VIEWER, Role.ADMIN])

@@ -13,6 +13,7 @@ from stoker.brain.domain.tenant import Tenant
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.commands import DeleteTenant, PutTenant, SetPools
 from stoker.brain.state.quota_report import pool_demands
+from stoker.control.access import is_of
 from stoker.control.control_plane import ControlPlane
 from stoker.wire import endpoints
 from stoker.wire.rest.quota import QuotaBody, QuotaView, pools_of, quota_view
@@ -44,14 +45,14 @@ def routes(control: ControlPlane) -> Routes:
     async def put(request: Request, tenant: Tenant, *, create: bool) -> TenantView:
         command = PutTenant(by=caller_of(request).principal, tenant=tenant, create=create)
         await carry_out(control, request, command)
-        return _shown(control, tenant)
+        return _shown(control, request, tenant)
 
     @router.serve(endpoints.TENANTS)
     async def list_tenants(request: Request) -> TenantListView:
         """List every tenant, each followed by those beneath it."""
         views: list[TenantView] = []
         for tenant in in_tree_order(control.committer.state.tenants):
-            views.append(_shown(control, tenant))
+            views.append(_shown(control, request, tenant))
             if len(views) % SLICE == 0:
                 await control.clock.sleep(0)
         return TenantListView(tenants=views, total=len(views))
@@ -64,7 +65,7 @@ def routes(control: ControlPlane) -> Routes:
     @router.serve(endpoints.TENANT, *TENANT)
     async def show_tenant(request: Request) -> TenantView:
         """Show one tenant."""
-        return _shown(control, _tenant_at(request, control.committer.state))
+        return _shown(control, request, _tenant_at(request, control.committer.state))
 
     @router.serve(endpoints.CHANGE_TENANT, *_CHANGED, *_SAID)
     async def change_tenant(request: Request) -> TenantView:
@@ -76,7 +77,7 @@ def routes(control: ControlPlane) -> Routes:
     async def delete_tenant(request: Request) -> TenantView:
         """Delete a tenant that no job which hasn't ended, no token and no other tenant names. The answer shows what
         it was."""
-        was = _shown(control, _tenant_at(request, control.committer.state))
+        was = _shown(control, request, _tenant_at(request, control.committer.state))
         await carry_out(control, request, DeleteTenant(by=caller_of(request).principal, name=TenantName(was.name)))
         return was
 
@@ -96,8 +97,11 @@ def routes(control: ControlPlane) -> Routes:
     return router
 
 
-def _shown(control: ControlPlane, tenant: Tenant) -> TenantView:
+def _shown(control: ControlPlane, request: Request, tenant: Tenant) -> TenantView:
+    """The tenant as it is shown to who asks."""
     state = control.committer.state
+    if not is_of(state, caller_of(request), tenant.name):
+        tenant = tenant.without_contact()
     used = state.indexes.usage_ledger
     return tenant_view(state.tenants, tenant, used.used_by(tenant.name), used.pending_of(tenant.name))
 

@@ -3,7 +3,8 @@
 A token names one caller: a role, the tenant it is bound to and the Unix account of its jobs. Only the digest of its
 text is kept.
 
-Roles: viewer  reads; bound to a tenant it reads only that one's jobs in full
+Roles: metrics scrapes the metrics, and nothing else
+       viewer  reads; bound to a tenant it reads only that one's jobs in full
        user    submits, reads and changes jobs of its tenant and of the tenants beneath it
        admin   does everything
        join    gives a node of a certain name its identity, and nothing else
@@ -29,6 +30,7 @@ LOCAL: Final = Principal("user:local")
 class Role(StrEnum):
     """Rights that a token gives."""
 
+    METRICS = "metrics"
     VIEWER = "viewer"
     USER = "user"
     ADMIN = "admin"

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from stoker.brain.domain.ids import DEFAULT_TENANT, TenantName
 from stoker.brain.domain.quota import Quota
@@ -15,6 +16,8 @@ from stoker.brain.domain.quota import Quota
 NO_TENANT: Final = TenantName("")
 PRIORITY_DEFAULT: Final = 500
 """Priority of a job that names none, in a tenant without a tier."""
+PRIORITY_UNTIERED_MAX: Final = 1_000
+"""The most that a job in a tenant without a tier may ask for, unless an admin submits it: the word `high`."""
 UNSTATED: Final = -(10**9)
 """Priority of a job that names none, until it is admitted; below all that may be asked for."""
 
@@ -48,6 +51,10 @@ class Tenant(msgspec.Struct, frozen=True, kw_only=True):
     email: str = ""
     organization: str = ""
     comment: str = ""
+
+    def without_contact(self) -> "Tenant":
+        """Return it without what is only for its own people and admins: whom to write to, and what it is."""
+        return replace(self, email="", organization="", comment="")
 
 
 THE_DEFAULT: Final = Tenant(name=DEFAULT_TENANT)

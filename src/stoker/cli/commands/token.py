@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from stoker.wire.client import Client
     from stoker.wire.rest.token import TokenView
 
-ROLES: Final = ("viewer", "user", "admin", "join", "agent")
+ROLES: Final = ("metrics", "viewer", "user", "admin", "join", "agent")
 
 
 def _tokens(data_dir: Path | None) -> "Client | FolderTokens":

@@ -3,7 +3,8 @@
 Rules: H1  facts about jobs are heard by those who see the job in full. Of a fact about several jobs everyone hears
            what concerns theirs
        H2  facts about tokens are heard by admins, without the digests
-       H3  everything else - nodes, partitions, tenants, shares, policy - is heard by all who may read
+       H3  everything else - nodes, partitions, tenants, shares, policy - is heard by all who may read; whom to write to
+           of a tenant, and what it is, only by its own people
 Limits: what the state has forgotten of a job is looked up in the history; where that can't be read, who doesn't see
 everything hears nothing of it. That jobs were forgotten is heard only by those who see everything.
 """
@@ -20,7 +21,7 @@ from stoker.brain.domain.ids import JobId, Position
 from stoker.brain.state.codec import Fact
 from stoker.brain.state.events.row import Audience
 from stoker.brain.state.events.union import row_of
-from stoker.control.access import JobVisibility, may_read
+from stoker.control.access import JobVisibility, is_of, may_read
 from stoker.control.control_plane import ControlPlane
 from stoker.control.feed import Entry
 from stoker.control.queries.job_lookup import record_of
@@ -57,9 +58,15 @@ class VisibleEvents:
         """Return what the caller is told of a fact; None = nothing."""
         event: Any = fact.event  # fields as its audience says
         audience = row_of(fact.event).audience
-        if self._caller.role is Role.ADMIN or (self._sees_all_jobs and audience is not Audience.ADMINS):
+        if self._caller.role is Role.ADMIN:
+            return fact
+        if self._sees_all_jobs and audience not in (Audience.ADMINS, Audience.TENANT):
             return fact
         match audience:
+            case Audience.TENANT:
+                if is_of(self._control.committer.state, self._caller, event.tenant.name):
+                    return fact
+                return replace(fact, event=replace(event, tenant=event.tenant.without_contact()))
             case Audience.EVERYONE:
                 return fact
             case Audience.NEW_JOB:

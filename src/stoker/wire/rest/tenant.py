@@ -94,7 +94,8 @@ class TenantView(msgspec.Struct, frozen=True, kw_only=True):
 
     `limit_gpus` is the lowest limit on the way up the tree, null where there is none; `borrowed_gpus` are those held
     beyond the guarantee. `priority_default` is that of jobs that name none, `priority_max` the most they may ask for;
-    null = what the policy says.
+    null = no tier says so, and people may ask for 1000, admins for more. `email`, `organization` and `comment` are
+    shown to admins and the tenant's own people; to others they are empty.
     """
 
     id: str

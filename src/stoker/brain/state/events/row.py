@@ -29,6 +29,7 @@ class Audience(Enum):
     ORPHANS = "everyone; of its field `strays` each is shown those of jobs that they may read"
     ALL_JOBS = "those who may read all jobs"
     EVERYONE = "all who may read"
+    TENANT = "all who may read; who isn't of the tenant in its field `tenant` hears it without the contact"
     ADMINS = "administrators"
 
 

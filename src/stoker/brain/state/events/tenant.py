@@ -49,7 +49,7 @@ class TenantDefined(msgspec.Struct, frozen=True, kw_only=True, tag="tenant_defin
 
     row: ClassVar["Row[TenantDefined]"] = Row(
         wakes=True,
-        audience=Audience.EVERYONE,
+        audience=Audience.TENANT,
         log=LogLine("tenant_defined", _defined_fields),
         audit=lambda event: SubjectNote("tenant_set", event.tenant.name, tenant_text(event.tenant), event.tenant.name),
     )
