@@ -10,7 +10,7 @@ from typing import Final, Literal, NamedTuple, Protocol
 
 import msgspec
 
-from stoker.brain.domain.audit import AuditQuery, AuditRow
+from stoker.brain.domain.audit import AuditQuery, AuditRow, AuditTrim
 from stoker.brain.domain.ids import Epoch, GpuUuid, JobId, Position
 from stoker.brain.domain.job import Attempt, Job
 from stoker.brain.domain.job_filter import JobFilter
@@ -356,11 +356,13 @@ class History(Protocol):
         """Drop what ended before then, and the oldest of more than `rows_max` jobs; answer how many jobs went.
         Must not delay a concurrent `record` noticeably."""
 
-    async def trim_audit(self, before: Instant, rows_max: int) -> int:
-        """Drop rows of the audit trail from before then, and the oldest of more than `rows_max`; answer how many went.
-        Of commands that left no fact at most a quarter of `rows_max` stay, and rows about jobs go before others: who is
-        refused often, or submits much, can't push out who made a token. Must not delay a concurrent `record`
-        noticeably."""
+    async def trim_audit(self, before: Instant, rows_max: int) -> AuditTrim:
+        """Drop old rows of the audit trail, and the oldest of more than `rows_max` of the principals with the most.
+
+        Of commands that left no fact at most a quarter of `rows_max` stay, and of one principal rows about jobs go
+        before others: who is refused often, or submits much, can't push out who made a token. Must not delay a
+        concurrent `record` noticeably.
+        """
 
     async def copy(self) -> "HistoryCopy":
         """Return everything that is in it now, to be read and then closed by the caller."""

@@ -132,14 +132,14 @@ class AuditContract:
     async def test_rows_too_old_go(self, store: HistoryStore) -> None:
         async with opened(store) as history:
             await history.record(told(8, *ROWS))
-            assert await history.trim_audit(Instant(40), 1_000) == 3
+            assert await history.trim_audit(Instant(40), 1_000) == (3, {})
             assert await history.audit(EVERY, 0, 100) == list(reversed(ROWS[3:]))
-            assert await history.trim_audit(Instant(40), 1_000) == 0
+            assert await history.trim_audit(Instant(40), 1_000) == (0, {})
 
     async def test_beyond_the_bound_the_oldest_rows_go(self, store: HistoryStore) -> None:
         async with opened(store) as history:
             await history.record(told(1_500, *map(row, range(1, 1_501))))
-            assert await history.trim_audit(Instant(0), 700) == 800
+            assert await history.trim_audit(Instant(0), 700) == (800, {"user:anna": 800})
             assert [each.position for each in await history.audit(EVERY, 0, 2_000)] == list(range(1_500, 800, -1))
 
     async def test_whoever_is_refused_often_cannot_push_out_what_was_done(self, store: HistoryStore) -> None:
@@ -147,7 +147,7 @@ class AuditContract:
         noise = [refused(100, number) for number in range(1, 1_001)]
         async with opened(store) as history:
             await history.record(told(100, *done, *noise))
-            assert await history.trim_audit(Instant(0), 400) == 900
+            assert (await history.trim_audit(Instant(0), 400)).rows == 900
             left = await history.audit(EVERY, 0, 2_000)
             assert left[100:] == done[::-1]
             assert left[:100] == noise[:-101:-1]
@@ -157,11 +157,25 @@ class AuditContract:
         jobs = [row(position, action="submit", job=JobId(position)) for position in range(51, 1_001)]
         async with opened(store) as history:
             await history.record(told(1_000, *made, *jobs))
-            assert await history.trim_audit(Instant(0), 100) == 900
+            assert (await history.trim_audit(Instant(0), 100)).rows == 900
             left = await history.audit(EVERY, 0, 2_000)
             assert left == [*jobs[:-51:-1], *made[::-1]]
-            assert await history.trim_audit(Instant(0), 20) == 80
+            assert (await history.trim_audit(Instant(0), 20)).rows == 80
             assert await history.audit(EVERY, 0, 2_000) == made[:-21:-1]
+
+    async def test_whoever_has_the_most_rows_loses_theirs_and_nobody_else_any(self, store: HistoryStore) -> None:
+        few = [row(position, by=Principal("user:few")) for position in range(1, 51)]
+        refusals = [refused(50, number, by=Principal("user:few")) for number in range(1, 21)]
+        noise = [refused(50, number, by=Principal("user:mallory")) for number in range(21, 1_021)]
+        jobs = [row(position, by=Principal("user:much")) for position in range(51, 1_051)]
+        async with opened(store) as history:
+            await history.record(told(1_050, *few, *refusals, *noise, *jobs))
+            trimmed = await history.trim_audit(Instant(0), 400)
+            assert trimmed.rows == 2_070 - 400
+            assert trimmed.beyond == {"user:mallory": 1_000 - 80, "user:much": 1_000 - (400 - 70 - 80)}
+            left = await history.audit(EVERY, 0, 2_000)
+            assert [each for each in left if each.by == "user:few"] == [*refusals[::-1], *few[::-1]]
+            assert [each for each in left if each.by == "user:much"] == jobs[:-251:-1]
 
     async def test_a_key_tells_the_position(self, store: HistoryStore) -> None:
         last = row(2**38, number=NUMBERS - 1, at_ms=5)

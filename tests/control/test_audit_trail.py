@@ -12,6 +12,7 @@ from stoker.brain.domain.quota import Pools
 from stoker.brain.state.commands import Cancel, DrainNode, SetPools, Submit
 from stoker.control import audit_trail, history
 from stoker.control.audit_actions import AuditAction
+from stoker.control.audit_trail import ASK
 from stoker.control.settings import HistorySettings
 from stoker.live.settings.control import ControlSettings
 from stoker.ports import HistoryBatch, HistoryFailed, HistoryMark
@@ -193,7 +194,7 @@ async def test_a_replay_in_slices_makes_one_row_of_a_command_that_a_slice_cuts_t
         disk.snapshots.clear()
         die(s)
     async with stage(disk) as s:
-        s.control.audit_trail._rows_max = 4
+        s.control.audit_trail._rows_max = 8
         assert await rows_of(s) == rows
         await s.pause()
         assert written(s) == rows
@@ -258,24 +259,78 @@ async def test_a3_each_principal_that_asks_too_often_is_counted_and_beyond_the_b
 
 
 @virtual
+async def test_a6_who_is_refused_by_thousands_has_a_few_rows_which_count_them_all() -> None:
+    async with stage() as s:
+        trail = s.control.audit_trail
+        trail._counted_of_one_max = 10
+        for number in range(3_000):
+            deny(s, asked=AuditAction("cancel", "", JobRef(JobId(number % 50 + 1))))
+            if number % 300 == 0:
+                deny(s, by=Principal("user:eve"), asked=AuditAction("cancel", "", JobRef(JobId(number + 1))))
+        await s.pause()
+        rows = written(s)
+        bobs = [row for row in rows if row.by == BOB]
+        assert [row.times for row in bobs[:10]] == [60] * 10
+        assert [(row.action, row.outcome, row.times) for row in bobs[10:]] == [(ASK, "not_allowed", 40 * 60)]
+        assert [(row.job, row.times) for row in rows if row.by != BOB] == [(1 + 300 * n, 1) for n in range(10)]
+        await s.pause(61)
+        deny(s)
+        await s.pause()
+        assert (written(s)[-1].action, written(s)[-1].times) == ("read_logs", 1)
+
+
+@virtual
+async def test_a6_while_rows_wait_nobody_takes_the_places_of_others() -> None:
+    async with stage() as s:
+        trail = s.control.audit_trail
+        trail._rows_max = 40
+        archive_of(s).fault = FULL
+        for _ in range(100):
+            await s.committer.ask(Submit(by=BOB, specs=(spec(),)))
+        mine = [await s.submit() for _ in range(5)]
+        archive_of(s).fault = ""
+        await s.pause(70)
+        rows = written(s)
+        assert [row.job for row in rows if row.by == ANNA] == mine
+        assert len([row for row in rows if row.by == BOB]) == 20
+        assert [(row.target, row.count) for row in rows if row.action == audit_trail.DROPPED] == [(BOB, 80)]
+
+
+@virtual
+async def test_a7_of_whom_the_history_drops_rows_for_its_bound_is_told_by_one_row_a_day() -> None:
+    async with stage(settings=ControlSettings(history=HistorySettings(audit_rows_max=1_000))) as s:
+        mine = [await s.submit() for _ in range(20)]
+        for _ in range(2):
+            for number in range(1_000):
+                s.committer.tell(SetPools(by=BOB, pools=Pools(online=number, batch=0)))
+            await s.pause()
+            await s.control.history.trim()
+        await s.pause()
+        rows = written(s)
+        assert [row.job for row in rows if row.by == ANNA] == mine
+        (told_of,) = [row for row in rows if row.action == audit_trail.DROPPED]
+        assert (told_of.by, told_of.target, told_of.count) == ("control", BOB, 2_000 + 20 + 1 - 1_000)
+
+
+@virtual
 async def test_a4_what_does_not_fit_is_counted_and_told_by_a_row_of_its_own() -> None:
     async with stage() as s:
         trail = s.control.audit_trail
-        trail._rows_max = 5
+        trail._rows_max = 8
         archive_of(s).fault = FULL
         for _ in range(9):
             await s.submit()
         await s.pause(5)
-        assert trail.waiting == 5
-        assert (s.notes.counts["audit_rows_dropped"], s.notes.counts["audit_trail_full"]) == (4, 1)
+        assert trail.waiting == 4
+        assert (s.notes.counts["audit_rows_dropped"], s.notes.counts["audit_trail_full"]) == (5, 1)
         archive_of(s).fault = ""
         await s.pause(70)
         await s.submit()
         await s.pause()
         rows = written(s)
-        assert [row.job for row in rows if row.action == "submit"] == [1, 2, 3, 4, 5, 10]
+        assert [row.job for row in rows if row.action == "submit"] == [1, 2, 3, 4, 10]
         (gap,) = [row for row in rows if row.action == audit_trail.DROPPED]
-        assert (gap.by, gap.count) == ("control", 4)
+        assert (gap.by, gap.target, gap.count) == ("control", ANNA, 5)
         assert trail.waiting == 0
 
 
@@ -287,8 +342,8 @@ async def test_numbers_that_run_out_under_one_position_drop_rows_instead_of_mixi
     async with stage() as s:
         await s.submit()
         await s.pause()
-        for _ in range(6):
-            deny(s)
+        for number in range(6):
+            deny(s, asked=AuditAction("cancel", f"n{number}"))
         assert len(await rows_of(s, AuditQuery(outcome="refused"))) == 3
         await s.committer.ask(SetPools(by=ANNA, pools=Pools(online=0, batch=0)))
         deny(s)

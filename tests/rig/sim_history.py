@@ -1,14 +1,15 @@
 """A history that survives the process, as plain lists: as slow and as obvious as it can be."""
 
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
 
 from stoker.adapters.history_sql.statements import unborn
-from stoker.brain.domain.audit import OK, AuditQuery, AuditRow
-from stoker.brain.domain.ids import JobId, NodeName, Position
+from stoker.brain.domain.audit import OK, AuditQuery, AuditRow, AuditTrim, surplus_of
+from stoker.brain.domain.ids import JobId, NodeName, Position, Principal
 from stoker.brain.domain.job import Attempt, Job
 from stoker.brain.domain.job_filter import JobFilter
 from stoker.brain.domain.units import Instant
@@ -187,17 +188,19 @@ class SimHistory:
         archive.offers = {(offer.node, offer.at): offer for offer in kept}
         return len(gone)
 
-    async def trim_audit(self, before: Instant, rows_max: int) -> int:
+    async def trim_audit(self, before: Instant, rows_max: int) -> AuditTrim:
         archive = await self._reach()
         had = len(archive.audit)
-        factless = sorted(key for key, row in archive.audit.items() if row.outcome != OK)
-        for key in factless[: max(0, len(factless) - rows_max // 4)]:
-            del archive.audit[key]
-        jobs_first = sorted(archive.audit, key=lambda key: (archive.audit[key].job == 0, key))
-        for key in jobs_first[: max(0, len(archive.audit) - rows_max)]:
-            del archive.audit[key]
+        beyond: Counter[Principal] = Counter()
+        for factless, most in ((True, rows_max // 4), (False, rows_max)):
+            rows = {key: row for key, row in archive.audit.items() if not factless or row.outcome != OK}
+            for by, surplus in surplus_of(Counter(row.by for row in rows.values()), most).items():
+                theirs = (key for key, row in rows.items() if row.by == by)
+                for key in sorted(theirs, key=lambda key: (not factless and rows[key].job == 0, key))[:surplus]:
+                    del archive.audit[key]
+                beyond[by] += surplus
         archive.audit = {key: row for key, row in archive.audit.items() if row.at >= before}
-        return had - len(archive.audit)
+        return AuditTrim(had - len(archive.audit), beyond)
 
     async def copy(self) -> "SimCopy":
         return SimCopy(_frozen(await self._reach()))

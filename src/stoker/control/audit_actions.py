@@ -110,19 +110,18 @@ _WEAK, _USUAL, _STRONG = 1, 2, 3
 """Which of several events names the action."""
 
 
-def unchanged_row(
-    state: ClusterState, command: Command, now: Instant, number: int, refusal: Refusal | None
-) -> AuditRow | None:
-    """Return the row of a person's command without events: it was refused or, with None, changed nothing."""
+def unchanged_row(state: ClusterState, command: Command, now: Instant, refusal: Refusal | None) -> AuditRow | None:
+    """Return the row, without a number, of a person's command without events.
+
+    It was refused or, with None, changed nothing.
+    """
     row = command_row(command)
     if row is None:
         return None
     told: Any = command  # fields as its row says
     words = _of_target(state, told.target) if row.about is None else _shortened(row.about(told))
     outcome = refusal.code if refusal else UNCHANGED
-    return AuditRow(
-        position=state.position, number=number, at=now, by=command.by, action=row.action, outcome=outcome, **words
-    )
+    return AuditRow(position=state.position, at=now, by=command.by, action=row.action, outcome=outcome, **words)
 
 
 class AuditAction(NamedTuple):
@@ -133,13 +132,11 @@ class AuditAction(NamedTuple):
     job: JobRef | None = None
 
 
-def denied_row(
-    state: ClusterState, by: Principal, asked: AuditAction, now: Instant, number: int, refusal: Refusal
-) -> AuditRow:
-    """Return the row of a request that its caller may not make."""
+def denied_row(state: ClusterState, by: Principal, asked: AuditAction, now: Instant, refusal: Refusal) -> AuditRow:
+    """Return the row, without a number, of a request that its caller may not make."""
     words = {"target": short(asked.target)} if asked.job is None else _of_target(state, asked.job)
     action = asked.action
-    return AuditRow(position=state.position, number=number, at=now, by=by, action=action, outcome=refusal.code, **words)
+    return AuditRow(position=state.position, at=now, by=by, action=action, outcome=refusal.code, **words)
 
 
 def _shortened(words: Mapping[str, Any]) -> dict[str, Any]:

@@ -218,13 +218,15 @@ class Recorder:
         before = Instant(self._clock.now() - self._settings.keep_days * DAY_MS)
         try:
             dropped = await self.store.trim(before, self._settings.rows_max)
-            rows = await self.store.trim_audit(before, self._settings.audit_rows_max)
+            audit = await self.store.trim_audit(before, self._settings.audit_rows_max)
         except HistoryFailed as fault:
             self._telemetry.count("history_faults")
             self._telemetry.warn("history_not_trimmed", error=str(fault))
             return
-        if dropped or rows:
-            self._telemetry.event("history_trimmed", jobs=dropped, audit_rows=rows)
+        if audit.beyond:
+            self.trail.left_out(audit.beyond, self._clock.now())
+        if dropped or audit.rows:
+            self._telemetry.event("history_trimmed", jobs=dropped, audit_rows=audit.rows)
 
     async def flush(self, position: Position | None) -> bool:
         """Write what is durable, at least up to `position`; return False when it can't be written now (R2).

@@ -120,7 +120,8 @@ class HistorySettings(msgspec.Struct, frozen=True, kw_only=True):
     5,000 jobs a day. Beyond it the oldest go, however young."""
     audit_rows_max: Annotated[int, Range(1_000, 1_000_000_000)] = 5_000_000
     """Rows of the audit trail kept at most, about 140 bytes each: 0.7 GiB, or a year of 13,000 commands a day. Beyond
-    it the oldest go, those about jobs first; what was refused or changed nothing has a quarter of them."""
+    it the oldest go of whoever has the most, those about jobs first; what was refused or changed nothing has a quarter
+    of them."""
 
 
 class CoreSettings(msgspec.Struct, frozen=True, kw_only=True):

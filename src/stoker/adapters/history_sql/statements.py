@@ -81,15 +81,16 @@ DROP_CLOSED: Final = (
     "DELETE FROM capacity WHERE at_ms < ? AND gpus = 0 AND NOT EXISTS "
     "(SELECT 1 FROM capacity AS other WHERE other.node = capacity.node AND other.at_ms < capacity.at_ms)"
 )
-COUNT_AUDIT: Final = "SELECT count(*) FROM audit"
-COUNT_FACTLESS: Final = "SELECT count(*) FROM audit WHERE outcome <> 'ok'"
+COUNT_AUDIT: Final = "SELECT principal, count(*) FROM audit GROUP BY principal"
+COUNT_FACTLESS: Final = "SELECT principal, count(*) FROM audit WHERE outcome <> 'ok' GROUP BY principal"
 REWIND_AUDIT: Final = "DELETE FROM audit WHERE id >= ?"
 DROP_OLD_AUDIT: Final = "DELETE FROM audit WHERE id IN (SELECT id FROM audit WHERE at_ms < ? ORDER BY at_ms LIMIT ?)"
-DROP_OLDEST_OF_JOBS: Final = "DELETE FROM audit WHERE id IN (SELECT id FROM audit WHERE job > 0 ORDER BY id LIMIT ?)"
-DROP_OLDEST_AUDIT: Final = "DELETE FROM audit WHERE id IN (SELECT id FROM audit ORDER BY id LIMIT ?)"
-DROP_OLDEST_FACTLESS: Final = (
-    "DELETE FROM audit WHERE id IN (SELECT id FROM audit WHERE outcome <> 'ok' ORDER BY id LIMIT ?)"
+_DROP_OLDEST: Final = (
+    "DELETE FROM audit WHERE id IN (SELECT id FROM audit WHERE principal = ?{test} ORDER BY id LIMIT ?)"
 )
+DROP_OLDEST_OF_JOBS: Final = _DROP_OLDEST.format(test=" AND job > 0")
+DROP_OLDEST_AUDIT: Final = _DROP_OLDEST.format(test="")
+DROP_OLDEST_FACTLESS: Final = _DROP_OLDEST.format(test=" AND outcome <> 'ok'")
 
 _KEYS: Final = {
     None: "''",

@@ -11,6 +11,7 @@ Limits: of holdings at most HOLDINGS_PER_JOB times as many rows as of jobs, the 
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
@@ -18,8 +19,8 @@ from itertools import islice
 from typing import Any, Final, Protocol, TypeVar
 
 from stoker.adapters.history_sql import statements as sql
-from stoker.brain.domain.audit import AuditQuery, AuditRow
-from stoker.brain.domain.ids import JobId, NodeName, Position
+from stoker.brain.domain.audit import AuditQuery, AuditRow, AuditTrim, surplus_of
+from stoker.brain.domain.ids import JobId, NodeName, Position, Principal
 from stoker.brain.domain.job import Job
 from stoker.brain.domain.job_filter import JobFilter
 from stoker.brain.domain.units import Instant
@@ -175,19 +176,28 @@ class SqlHistory(ABC):
             if not (gone or others or surplus):
                 return dropped
 
-    async def trim_audit(self, before: Instant, rows_max: int) -> int:
-        (rows,), (factless,) = [(await self._ask(each, ()))[0] for each in (sql.COUNT_AUDIT, sql.COUNT_FACTLESS)]
-        dropped = await self._trim_rows(sql.DROP_OLDEST_FACTLESS, factless - rows_max // FACTLESS_SHARE)
-        for statement in (sql.DROP_OLDEST_OF_JOBS, sql.DROP_OLDEST_AUDIT):
-            dropped += await self._trim_rows(statement, rows - dropped - rows_max)
+    async def trim_audit(self, before: Instant, rows_max: int) -> AuditTrim:
+        beyond: Counter[Principal] = Counter()
+        for count, statements, most in (
+            (sql.COUNT_FACTLESS, (sql.DROP_OLDEST_FACTLESS,), rows_max // FACTLESS_SHARE),
+            (sql.COUNT_AUDIT, (sql.DROP_OLDEST_OF_JOBS, sql.DROP_OLDEST_AUDIT), rows_max),
+        ):
+            rows = {Principal(by): count for by, count in await self._ask(count, ())}
+            for by, surplus in surplus_of(rows, most).items():
+                gone = 0
+                for statement in statements:
+                    gone += await self._trim_rows(statement, by, surplus - gone)
+                beyond[by] += gone
+        dropped = beyond.total()
         while gone := await self._in(self._writing, self._changed, sql.DROP_OLD_AUDIT, (before, TRIM_ROWS)):
             dropped += gone
-        return dropped
+        return AuditTrim(dropped, +beyond)
 
-    async def _trim_rows(self, statement: str, surplus: int) -> int:
+    async def _trim_rows(self, statement: str, by: Principal, surplus: int) -> int:
         dropped, gone = 0, -1
         while gone and dropped < surplus:
-            gone = await self._in(self._writing, self._changed, statement, (min(TRIM_ROWS, surplus - dropped),))
+            values = (by, min(TRIM_ROWS, surplus - dropped))
+            gone = await self._in(self._writing, self._changed, statement, values)
             dropped += gone
         return dropped
 

@@ -29,7 +29,7 @@ from stoker.api.http.responses import (
 from stoker.api.http.routing import BODY, CHANGE, JOB, KEYED, LIST, LOOKUP, SUBMIT, Routes
 from stoker.brain.domain.access import Caller
 from stoker.brain.domain.array import JobRef, count_of, parse_job_ref
-from stoker.brain.domain.audit import AuditQuery
+from stoker.brain.domain.audit import OK, AuditQuery
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import JobId
 from stoker.brain.domain.job import Job, JobSpec
@@ -332,7 +332,7 @@ def _named(holders: Sequence[HolderView]) -> str:
 
 
 async def _story(control: ControlPlane, job: Job, asked: JobEventsQuery) -> JobEventsView:
-    rows = await newest_rows(control, AuditQuery(job=_ref(job)), 0, OPERATIONS_MAX + 1)
+    rows = await newest_rows(control, AuditQuery(job=_ref(job), outcome=OK), 0, OPERATIONS_MAX + 1)
     story = story_of(job, rows[:OPERATIONS_MAX][::-1])
     limit = min(asked.limit, AUDIT_MAX)
     events = story[asked.after : asked.after + limit]

@@ -7,7 +7,8 @@ Rules: T1  a command leaves one row: under the position of its last fact where i
        T3  rows ascend by key as they do by time
 """
 
-from typing import Final
+from collections.abc import Mapping
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -112,6 +113,32 @@ class AuditQuery(msgspec.Struct, frozen=True, kw_only=True):
             and (not self.tenant or row.tenant == self.tenant)
             and (self.job is None or row.is_about(self.job))
         )
+
+
+class AuditTrim(NamedTuple):
+    """Rows that a trim of the audit trail has dropped."""
+
+    rows: int
+    beyond: Mapping[Principal, int]
+    """Of each principal how many of them for the bound, and not for their age."""
+
+
+def surplus_of(rows: Mapping[Principal, int], most: int) -> dict[Principal, int]:
+    """Return how many rows of each principal go so that `most` stay in all.
+
+    Those go of whoever has the most: all who lose any keep equally many, and nobody who has fewer loses one.
+    """
+    left, among = most, len(rows)
+    for count in sorted(rows.values()):
+        if count * among > left:
+            break
+        left, among = left - count, among - 1
+    if not among:
+        return {}
+    level, spare = divmod(left, among)
+    losers = sorted(by for by, count in rows.items() if count > level)
+    kept = {by: level + (place < spare) for place, by in enumerate(losers)}
+    return {by: rows[by] - kept[by] for by in losers if rows[by] > kept[by]}
 
 
 def members_text(spans: Spans) -> str:

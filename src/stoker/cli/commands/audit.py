@@ -31,7 +31,7 @@ LIMIT = 100
 def audit(form: str, limit: int, **given: str | None) -> None:
     """List what people told the cluster, newest first, and what came of it.
 
-    For admins. What was refused is there too; who showed no good token is counted by the minute, under `nobody`.
+    For admins. What was refused is there too, counted by the minute, and who showed no good token under `nobody`.
 
     \b
     Examples:

@@ -65,4 +65,4 @@ def _said(event: "JobEventView") -> Iterator[str]:
     yield from filter(None, (event.state, event.outcome))
     if event.exit_code is not None and not event.details:
         yield f"exit code {event.exit_code}"
-    yield from filter(None, (event.cause, event.code, event.details))
+    yield from filter(None, (event.cause, event.details))

@@ -5,8 +5,9 @@ What it went through is in its record; the operations are in the audit trail. Bo
 Rules: S1  an attempt after which the job waits again was followed by `requeued`; one after which somebody wanted the
            job once more, by `finished`
        S2  of a member also what was told to its whole array, or to it among others
-       S3  the order is that of time; in one millisecond an order comes before what it made happen, and one that was
-           refused or changed nothing behind what an order before it made happen
+       S3  the order is that of time; in one millisecond an order comes before what it made happen
+       S4  what was refused, or changed nothing, is in the audit trail alone: who may do nothing to the job, however
+           often, takes no place in its story
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,12 +27,12 @@ TimedEvent = tuple[Instant, JobEventView]
 
 def story_of(job: Job, rows: Sequence[AuditRow]) -> list[JobEventView]:
     """Return the events of a job in order of time, numbered from 1. `rows`: those about it, the oldest first."""
-    told = [row for row in rows if row.action != "submit"]
+    told = [row for row in rows if row.action != "submit" and row.outcome == OK]  # S4
     happened = list(_attempts(job, told))
     if job.is_final:
         happened.append(_finished(job))
     # S3. Of what happened in a millisecond the last order of it that was carried out is the cause.
-    cause = {row.at: place for place, row in enumerate(told, 1) if row.outcome == OK}
+    cause = {row.at: place for place, row in enumerate(told, 1)}
     moments = [(job.submitted_at, 0, 0, _submitted(job))]
     moments += [(at, cause.get(at, 0), 1, view) for at, view in happened]
     moments += [(row.at, place, 0, operation_view(row)) for place, row in enumerate(told, 1)]
@@ -67,7 +68,7 @@ def _was_returned(attempt: Attempt, until: Instant | None, told: Sequence[AuditR
     """Return whether the job ended with this attempt, and was wanted once more before `until` (S1)."""
     if attempt.outcome is Outcome.REQUEUED:
         return False
-    wanted = (row.at for row in told if row.action == "requeue" and row.outcome == OK)
+    wanted = (row.at for row in told if row.action == "requeue")
     return any(attempt.ended_at <= at and (until is None or at <= until) for at in wanted)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from stoker.brain.domain.audit import OK, AuditRow
+from stoker.brain.domain.audit import AuditRow
 from stoker.brain.domain.job import StopCause
 from stoker.brain.domain.lifecycle import JobState, Outcome
 from stoker.wire.rest.decode import Count, Limit
@@ -57,7 +57,7 @@ class AuditRowView(msgspec.Struct, frozen=True, kw_only=True):
     """A node, partition, tenant or token."""
     details: str
     times: int
-    """How often within its minute; only requests with no good token, or too many of them, are counted so."""
+    """How often within its minute: the same that was refused, or changed nothing, is one row."""
 
 
 class AuditListView(msgspec.Struct, frozen=True, kw_only=True):
@@ -111,8 +111,6 @@ class JobEventView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     `hold`, `release`, `requeue`, `signal`."""
     by: str
     attempt: int = 0
-    code: str = ""
-    """Of what somebody told: the code of the refusal, or `unchanged`."""
     nodes: tuple[str, ...] = ()
     """Where it was placed, a node once."""
     gpus: int = 0
@@ -146,8 +144,7 @@ class JobEventsView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def operation_view(row: AuditRow) -> JobEventView:
-    """Return an operation on the job, carried out or refused, as an entry of its history."""
+    """Return an operation on the job that was carried out as an entry of its history."""
     about = f"to {job_text(row)}" if row.members else ""
     details = ", ".join(text for text in (about, row.details) if text)
-    code = "" if row.outcome == OK else row.outcome
-    return JobEventView(at=iso(row.at), event=row.action, by=row.by, code=code, details=details)
+    return JobEventView(at=iso(row.at), event=row.action, by=row.by, details=details)
