@@ -74,6 +74,17 @@ def test_of_a_job_of_another_tenant_only_what_it_takes_is_told_and_why_there_is_
     assert not {"name", "command", "exit code", "workdir", "uid"} & told.keys()
 
 
+def test_a_job_of_somebody_else_says_whose_it_is_and_what_is_not_shown() -> None:
+    told = dict(
+        job_pairs(
+            job(outline=True, tenant="red", user="anna", name="train", command="", submitted_by=""), 0, whole=True
+        )
+    )
+    assert told["name"] == "train"
+    assert not told["command"]
+    assert told["hidden"] == "what it runs and writes: that is for anna, leads of tenant red and admins"
+
+
 def test_why_lists_the_numbers_behind_it_only_when_asked() -> None:
     answer = why(facts={"free": 2, "wanted": 4})
     assert list(why_lines(answer, whole=True)) == [*why_lines(answer), "free: 2", "wanted: 4"]

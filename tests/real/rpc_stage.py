@@ -47,7 +47,7 @@ class RpcStage:
         """A new one. `lasts_s` 0 = it doesn't expire."""
         text = fresh_token(self.control.entropy)
         expires = Instant(self.control.committer.now() + int(lasts_s * 1_000)) if lasts_s else NEVER
-        bound = tenant if role in (Role.USER, Role.VIEWER) else NO_TENANT
+        bound = tenant if role in (Role.USER, Role.LEAD, Role.VIEWER) else NO_TENANT
         token = Token(id=id_of(text), digest=digest_of(text), role=role, tenant=bound, user=user, expires_at=expires)
         await self.control.committer.ask(CreateToken(by=LOCAL, token=token))
         return text

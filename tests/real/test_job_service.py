@@ -64,8 +64,10 @@ async def test_another_tenants_job_is_seen_reduced_and_told_nothing(tmp_path: Pa
         assert (await problem_from(at.cancel(at.stranger, job_id)))["code"] == "not_allowed"
         assert not (await at.list(at.stranger, name="secret")).jobs
         assert not (await at.list(at.stranger, user="anna")).jobs
-        for token in (at.user, at.viewer, at.admin):
+        for token in (at.user, at.admin):
             assert (await at.get(token, job_id)).env == {"KEY": "secret"}
+        for job in (await at.get(at.viewer, job_id), (await at.list(at.viewer, full=True)).jobs[0]):
+            assert (job.outline, dict(job.env), job.user) == (True, {}, "anna")
         assert (await at.get(at.user, job_id)).state == "held"
 
 

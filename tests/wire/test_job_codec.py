@@ -84,6 +84,7 @@ VIEW = JobView(
     ended_at="2026-01-01T00:00:02Z",
     attempts=[ATTEMPT],
     reduced=True,
+    outline=True,
     array="0-9",
     members=MembersView(
         total=9, pending=1, held=1, starting=1, running=1, stopping=1, succeeded=1, failed=2, cancelled=1

@@ -33,7 +33,15 @@ _ADMINS: Final = tuple(f"{API_PREFIX}/{noun}" for noun in ("tokens", "audit", "b
 """What only admins read."""
 _USERS: Final = tuple(f"{API_PREFIX}/{noun}" for noun in ("jobs", "tasks"))
 """What users change, each of his own tenant."""
-_RANKS: Final = {Role.AGENT: 0, Role.JOIN: 0, Role.METRICS: 0, Role.VIEWER: 1, Role.USER: 2, Role.ADMIN: 3}
+_RANKS: Final = {
+    Role.AGENT: 0,
+    Role.JOIN: 0,
+    Role.METRICS: 0,
+    Role.VIEWER: 1,
+    Role.USER: 2,
+    Role.LEAD: 2,
+    Role.ADMIN: 3,
+}
 _METRICS: Final = endpoints.METRICS.path
 
 

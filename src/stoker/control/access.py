@@ -5,9 +5,12 @@ once: an open stream watches its caller, and what changes something looks once m
 
 Rules: K1  a token that was never made, was revoked or has expired is refused with one text, which doesn't repeat it
        K2  where none is wanted, what is no token of Stoker's is overlooked; a token that is sent still says who asks
-       K3  a token bound to a tenant reads and changes only jobs of that tenant and of those beneath it
+       K3  a token bound to a tenant reads and changes only jobs of that tenant and of those beneath it; of all others
+           it sees that they are there (`Sight.REDUCED`)
        K4  a tenant's e-mail, organisation and comment are shown to admins and to those bound to it or above it
        K5  where no tier bounds the priority of a tenant's jobs, only an admin asks for more than `high`
+       K6  within them a person's jobs are that person's, an admin's and a lead's, unless their tenant's visibility says
+           `tenant`: others see the outline, and change nothing; so does a viewer of the whole cluster
 Costs: one SHA-256 and two look-ups for each request with a token.
 """
 
@@ -21,7 +24,8 @@ from stoker.brain.domain.access import OWNER, Caller, Role, Token
 from stoker.brain.domain.errors import Refusal, StokerError, refusal_error, refuse
 from stoker.brain.domain.ids import NodeName, Position, TenantName
 from stoker.brain.domain.job import Job, JobSpec
-from stoker.brain.domain.tenant import NO_TENANT, PRIORITY_UNTIERED_MAX, is_within, priority_cap
+from stoker.brain.domain.sight import Sight
+from stoker.brain.domain.tenant import NO_TENANT, PRIORITY_UNTIERED_MAX, Visibility, is_within, priority_cap
 from stoker.brain.domain.units import NEVER, SECOND_MS
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.codec import Fact
@@ -33,6 +37,8 @@ from stoker.wire.token import digest_of, token_in
 
 NO_READERS: Final = (Role.METRICS, Role.AGENT, Role.JOIN)
 """Roles of programs and machines, which see no job of anybody."""
+_WHO_CHANGE: Final = (Role.USER, Role.LEAD)
+"""Roles beside admins that submit jobs, and change those that they see in full."""
 LOOK_MAX_S: Final = 60.0
 """Longest wait for an expiry before the clock is read again."""
 
@@ -120,8 +126,8 @@ class Access:
             self._news = asyncio.Event()
 
 
-def may_read(state: ClusterState, caller: Caller, tenant: TenantName) -> bool:
-    """Return whether the caller sees jobs of this tenant in full, and not reduced (K3)."""
+def reaches(state: ClusterState, caller: Caller, tenant: TenantName) -> bool:
+    """Return whether the caller sees more of the jobs of this tenant than that they are there (K3)."""
     if caller.role is Role.ADMIN:
         return True
     if caller.role in NO_READERS:
@@ -129,38 +135,63 @@ def may_read(state: ClusterState, caller: Caller, tenant: TenantName) -> bool:
     return not caller.tenant or is_within(state.tenants, tenant, caller.tenant)
 
 
-def may_change(state: ClusterState, caller: Caller, tenant: TenantName) -> bool:
-    """Return whether the caller may submit, cancel or signal jobs of this tenant (K3)."""
+def sight_of(state: ClusterState, caller: Caller, tenant: TenantName, account: str) -> Sight:
+    """Return how much the caller sees of a job of this person in this tenant (K3, K6)."""
+    if caller.role is Role.ADMIN:
+        return Sight.FULL
+    if not reaches(state, caller, tenant):
+        return Sight.REDUCED
+    if caller.role is Role.LEAD or (caller.role is Role.USER and account == caller.account):
+        return Sight.FULL
+    theirs = state.tenants.get(tenant)
+    is_shared = theirs is not None and theirs.visibility is Visibility.TENANT
+    return Sight.FULL if is_shared and caller.tenant else Sight.OUTLINE
+
+
+def _may_submit(state: ClusterState, caller: Caller, tenant: TenantName) -> bool:
     if caller.role is Role.ADMIN:
         return True
-    return caller.role is Role.USER and is_within(state.tenants, tenant, caller.tenant)
+    return caller.role in _WHO_CHANGE and is_within(state.tenants, tenant, caller.tenant)
 
 
 def is_of(state: ClusterState, caller: Caller, tenant: TenantName) -> bool:
     """Return whether the caller is an admin or one of the tenant's own people, to whom its contact is shown (K4)."""
-    return caller.role is Role.ADMIN or (bool(caller.tenant) and may_read(state, caller, tenant))
+    return caller.role is Role.ADMIN or (bool(caller.tenant) and reaches(state, caller, tenant))
 
 
-class JobVisibility:
-    """Tenants whose jobs a caller sees in full, for one look at many jobs."""
+class Sights:
+    """Sight of each job that a caller has, for one look at many."""
 
     def __init__(self, state: ClusterState, caller: Caller) -> None:
         self._state, self._caller = state, caller
-        self._known: dict[TenantName, bool] = {}
-        self.is_whole = caller.role is Role.ADMIN or (caller.role not in NO_READERS and not caller.tenant)
+        self._known: dict[tuple[TenantName, bool], Sight] = {}
+        self.of_all: Sight | None = None
+        """What it sees of every job, also of those that nobody remembers; None = that depends on the job."""
+        if caller.role is Role.ADMIN:
+            self.of_all = Sight.FULL
+        elif caller.role in NO_READERS:
+            self.of_all = Sight.REDUCED
+        elif not caller.tenant:
+            self.of_all = Sight.OUTLINE
 
-    def __call__(self, tenant: TenantName) -> bool:
-        if self.is_whole:
-            return True
-        known = self._known.get(tenant)
+    def __call__(self, job: Job) -> Sight:
+        """Return what the caller sees of this job."""
+        if self.of_all is not None:
+            return self.of_all
+        tenant, account = job.spec.tenant, job.account
+        kind = tenant, account == self._caller.account
+        known = self._known.get(kind)
         if known is None:
-            known = self._known[tenant] = may_read(self._state, self._caller, tenant)
+            known = self._known[kind] = sight_of(self._state, self._caller, tenant, account)
         return known
 
     def tenants(self) -> frozenset[TenantName] | None:
-        """Return their names; None = all. It costs a step or two for each tenant that there is."""
-        if self.is_whole:
-            return None
+        """Return the tenants of whose jobs it sees the outline at least; None = all.
+
+        It costs a step or two for each tenant that there is.
+        """
+        if self.of_all is not None:
+            return None if self.of_all >= Sight.OUTLINE else frozenset()
         tenants, known = self._state.tenants, {self._caller.tenant: True, NO_TENANT: False}
         for name in tenants:
             path = []
@@ -171,16 +202,19 @@ class JobVisibility:
         return frozenset(name for name, within in known.items() if within)
 
 
-def check_read(state: ClusterState, caller: Caller, job: Job) -> None:
-    """Refuse to show a job of another tenant, which is only seen in lists, and reduced. Raises: `not_allowed`."""
-    if not may_read(state, caller, job.spec.tenant):
-        raise _not_his(caller, job)
+def check_read(state: ClusterState, caller: Caller, job: Job, least: Sight) -> Sight:
+    """Return what the caller sees of a job; refuse one who doesn't see as much as that. Raises: `not_allowed`."""
+    sight = sight_of(state, caller, job.spec.tenant, job.account)
+    if sight < least:
+        raise _not_his(caller, job) if sight is Sight.REDUCED else _not_his_own(caller, job)
+    return sight
 
 
 def check_change(state: ClusterState, caller: Caller, job: Job) -> None:
-    """Refuse to change a job of another tenant. Raises: StokerError `not_allowed`."""
-    if not may_change(state, caller, job.spec.tenant):
-        raise _not_his(caller, job)
+    """Refuse to change a job of another tenant, or of somebody else. Raises: StokerError `not_allowed`."""
+    if caller.role is not Role.ADMIN and caller.role not in _WHO_CHANGE:
+        raise not_allowed(f"a token of role {caller.role} changes no jobs", _ADMIN_HINT)
+    check_read(state, caller, job, Sight.FULL)
 
 
 def owned(state: ClusterState, caller: Caller, spec: JobSpec) -> JobSpec:
@@ -191,7 +225,7 @@ def owned(state: ClusterState, caller: Caller, spec: JobSpec) -> JobSpec:
     is_admin = caller.role is Role.ADMIN
     if spec.tenant not in state.tenants:
         return spec  # which the brain refuses
-    if not is_admin and not may_change(state, caller, spec.tenant):
+    if not is_admin and not _may_submit(state, caller, spec.tenant):
         raise not_allowed(
             f"your token submits to tenant {caller.home} and those beneath it, and the job names {spec.tenant}",
             "leave the tenant out, or ask an admin for a token of that tenant",
@@ -222,6 +256,22 @@ def _above_untiered(spec: JobSpec) -> Refusal:
         priority=spec.priority,
         priority_max=most,
         tenant=spec.tenant,
+    )
+
+
+def _not_his_own(caller: Caller, job: Job) -> StokerError:
+    tenant = job.spec.tenant
+    if caller.role is Role.VIEWER:
+        return not_allowed(
+            f"job {job.label} is of {job.account}, and a viewer sees neither what jobs run nor their output",
+            f"ask {job.account} or an admin; a viewer that is bound to {tenant} sees both if that has the visibility "
+            "`tenant`",
+        )
+    return not_allowed(
+        f"job {job.label} is of {job.account}, and tenant {tenant} keeps what each of its people runs to that person; "
+        f"your token is of {caller.account}, with the role {caller.role}",
+        f"ask {job.account}, a lead of {tenant} or an admin; `stoker tenant set {tenant} --visibility tenant` lets its "
+        "people see and change each other's jobs",
     )
 
 

@@ -1,16 +1,20 @@
 """People with tokens, two teams of them, and what each may ask: for tests of who may do what."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from stoker.brain.domain.access import Role, Token, TokenId
-from stoker.brain.domain.ids import Principal, TenantName
+from stoker.brain.domain.ids import CONTROL, Position, Principal, TenantName
 from stoker.brain.domain.tenant import Tenant
 from stoker.brain.domain.units import NEVER, Instant
+from stoker.brain.state.codec import Fact
 from stoker.brain.state.commands import CreateToken, PutTenant, RevokeToken
+from stoker.brain.state.events.union import Event
+from stoker.control.feed import Entry
+from stoker.control.queries.event_visibility import VisibleEvents
 from stoker.live.settings.control import ControlSettings
 from stoker.wire.token import bearer, digest_of, fresh_token, id_of
 from tests.api.http.plane import Plane, Reply, plane_in, scope_of
@@ -97,11 +101,18 @@ class People:
             await self.plane.control.committer.ask(PutTenant(by=ROOT, tenant=tenant, create=True))
         self.admin = await self.person(Role.ADMIN)
         self.anna = await self.person(Role.USER, "red", "anna")
+        self.arno = await self.person(Role.USER, "red", "arno")
+        self.lead = await self.person(Role.LEAD, "red", "lena")
         self.bert = await self.person(Role.USER, "blue", "bert")
         self.viewer = await self.person(Role.VIEWER)
         self.guest = await self.person(Role.VIEWER, "red")
         self.prometheus = await self.person(Role.METRICS)
         self.agent = await self.person(Role.AGENT)
+
+    async def shared(self, tenant: str) -> None:
+        """Let the people of a tenant see each other's jobs from now on."""
+        reply = await self.admin.ask("PUT", f"/api/v1/tenants/{tenant}", {"visibility": "tenant"})
+        assert reply.json["visibility"] == "tenant"
 
     async def person(self, role: Role, tenant: str = "", user: str = "", *, lives_ms: int = 0) -> Person:
         text = fresh_token(self.plane.control.entropy)
@@ -116,6 +127,24 @@ class People:
         )
         await committer.ask(CreateToken(by=ROOT, token=token))
         return Person(self.plane, text)
+
+
+async def heard_by(people: People, person: Person, events: Sequence[Event] | None = None) -> list[Event]:
+    """These, or else all that happened so far, as this person hears it."""
+    control = people.plane.control
+    feed = control.committer.feed
+
+    async def entries() -> AsyncIterator[Entry]:
+        for position in range(feed.oldest, feed.newest + 1) if events is None else ():
+            yield feed._at(Position(position))
+        for event in events or ():
+            yield Position(1), Fact(at=Instant(1), by=CONTROL, event=event)
+
+    heard = VisibleEvents(control, control.access.caller(person.headers["authorization"]), entries())
+    found = []
+    while (entry := await heard.next()) is not None:
+        found.append(entry[1].event)
+    return found
 
 
 @asynccontextmanager

@@ -394,8 +394,9 @@ async def test_no_answer_log_line_or_meter_holds_a_token_or_its_digest(people: P
 async def test_who_sees_which_tenants_is_the_same_one_by_one_and_all_at_once(people: People) -> None:
     control = people.plane.control
     state, known = control.committer.state, control.access
-    for person in (people.anna, people.bert, people.guest, people.agent):
-        sees = access.JobVisibility(state, known.caller(person.headers["authorization"]))
-        assert sees.tenants() == frozenset(filter(sees, state.tenants))
+    for person in (people.anna, people.bert, people.guest, people.lead, people.agent, people.prometheus):
+        caller = known.caller(person.headers["authorization"])
+        seen = [name for name in state.tenants if access.reaches(state, caller, name)]
+        assert access.Sights(state, caller).tenants() == frozenset(seen)
     for person in (people.viewer, people.admin):
-        assert access.JobVisibility(state, known.caller(person.headers["authorization"])).tenants() is None
+        assert access.Sights(state, known.caller(person.headers["authorization"])).tenants() is None

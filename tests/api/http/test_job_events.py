@@ -163,14 +163,14 @@ async def test_pages_go_on_where_the_last_one_ended(plane: Plane) -> None:
     assert (await plane.get(f"{JOBS}/{job}/events?after=99")).json["events"] == []
 
 
-async def test_the_story_is_for_those_who_may_read_the_job_in_full(people: People) -> None:
+async def test_the_story_is_for_those_who_see_the_outline_of_the_job(people: People) -> None:
     job = await people.anna.submit()
     statuses = {
         name: (await getattr(people, name).get(f"{JOBS}/{job}/events")).status
-        for name in ("anna", "admin", "viewer", "guest", "bert", "agent", "nobody")
+        for name in ("anna", "arno", "lead", "admin", "viewer", "guest", "bert", "agent", "nobody")
     }
     assert statuses == {
-        **dict.fromkeys(("anna", "admin", "viewer", "guest"), 200),
+        **dict.fromkeys(("anna", "arno", "lead", "admin", "viewer", "guest"), 200),
         **dict.fromkeys(("bert", "agent"), 403),
         "nobody": 401,
     }

@@ -6,7 +6,7 @@ from stoker.api.http import jobs as http_jobs
 from stoker.api.http.jobs import ANSWER_BYTES_MAX
 from stoker.api.http.responses import BodyBudget
 from stoker.brain.domain.access import OWNER
-from stoker.control.access import JobVisibility
+from stoker.control.access import Sights
 from stoker.control.queries.job_details import listed_jobs
 from tests.api.http.plane import Plane
 
@@ -451,6 +451,6 @@ async def test_rows_that_are_kept_for_lists_are_bounded_in_bytes(plane: Plane, m
     await plane.ask("POST", JOBS, {"jobs": [{"command": "true", "comment": "c" * 900}] * 30})
     listed = listed_jobs(plane.control, list(plane.control.committer.state.jobs.values()))
     for _ in range(2):
-        made = await rows.of(listed, JobVisibility(plane.control.committer.state, OWNER))
+        made = await rows.of(listed, Sights(plane.control.committer.state, OWNER))
         assert (len(made), sum(map(len, made)) > 20_000) == (30, True)
         assert rows._bytes == sum(len(row) for _, row in rows._kept.values()) <= 20_000

@@ -2,6 +2,7 @@
 
 from typing import Any, get_args
 
+import msgspec
 import pytest
 
 from stoker.brain.state.commands import Command
@@ -16,6 +17,7 @@ FIELD_OF: dict[Audience, str] = {
     Audience.ARRAY: "array",
     Audience.JOBS: "jobs",
     Audience.ORPHANS: "strays",
+    Audience.TENANT: "tenant",
 }
 SLEEPS = """
     JobPlaced TaskStarted AttemptStopping JobHeld JobSignalled MemberMade MembersCancelled SubmitKeyed JobsPruned
@@ -56,6 +58,16 @@ def test_every_kind_of_command_has_a_row_or_is_no_command_of_people(kind: type[C
     row: CommandRow[Any] | None = getattr(kind, "row", ...)
     assert row is not ..., f"{kind.__name__} needs `row: ClassVar = CommandRow(...)`, or None if people never give it"
     assert row is None or row.about is not None or "target" in kind.__struct_fields__
+
+
+def test_what_says_what_a_job_runs_has_an_outline_for_those_who_may_not_know() -> None:
+    for kind in EVENTS:
+        _, parts = msgspec.json.schema_components([kind])
+        says = {"JobSpec", "TaskEnd", "Reason"} & parts.keys() and kind.row.audience is not Audience.TENANT
+        assert not says or kind.row.outline is not None, kind
+    assert [kind.__name__ for kind in EVENTS if kind.row.outline is not None] == [
+        *("JobSubmitted", "JobPlaced", "TaskEnded", "JobRequeued", "JobFinished", "SubmitKeyed")
+    ]
 
 
 def test_a_secret_of_an_event_is_taken_out_for_every_reader() -> None:

@@ -21,7 +21,7 @@ from stoker.api.http.responses import (
     json_response,
     key_of,
     lookup_job_at,
-    lookup_own_job_at,
+    lookup_seen_job_at,
     query_of,
     raw_json,
     repeat_headers,
@@ -33,11 +33,12 @@ from stoker.brain.domain.audit import OK, AuditQuery
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import JobId
 from stoker.brain.domain.job import Job, JobSpec
+from stoker.brain.domain.sight import Sight, seen_job
 from stoker.brain.engine.queue_order import queue_position
 from stoker.brain.state.commands import JobOperation
 from stoker.brain.state.quota_report import LentGuarantee, lent_guarantees
 from stoker.brain.state.state_view import StateView
-from stoker.control.access import JobVisibility, may_read
+from stoker.control.access import Sights
 from stoker.control.control_plane import ControlPlane
 from stoker.control.job_operations import carry_out_operation
 from stoker.control.queries.job_details import (
@@ -64,8 +65,8 @@ from stoker.wire.rest.job import (
     LentView,
     QueuePlace,
     WhyView,
+    as_seen,
     job_view,
-    reduced,
     why_view,
 )
 from stoker.wire.rest.submit import JobBody, JobsBody
@@ -120,7 +121,7 @@ def routes(control: ControlPlane) -> Routes:
         if not names_several(ref):
             return job_view(job_details_for(control, caller_of(request), await lookup_job_at(request, control)))
         members = listed_jobs(control, members_named(control.committer.state, ref))
-        content = b",".join(await drawn(control, members, JobVisibility(control.committer.state, caller_of(request))))
+        content = b",".join(await drawn(control, members, Sights(control.committer.state, caller_of(request))))
         return raw_json(b'{"jobs":[%b],"total":%d}' % (content, count_of(ref.members or ())))
 
     for name, row in endpoints.ENDPOINTS.items():
@@ -132,8 +133,8 @@ def routes(control: ControlPlane) -> Routes:
     async def why(request: Request) -> WhyView:
         """Say why a job waits, and where in the queue, or why it ended."""
         state = control.committer.state
-        job = await lookup_own_job_at(request, control)
-        now = job_details(control, job)
+        job, sight = await lookup_seen_job_at(request, control, Sight.OUTLINE)
+        now = as_seen(job_details(control, job), sight)
         position = queue_position(StateView(state), state.policy, job, control.committer.now())
         place = QueuePlace(**position._asdict()) if position else None
         return why_view(now, place, lent_view(lent_guarantees(state, job, now.reason)))
@@ -142,7 +143,8 @@ def routes(control: ControlPlane) -> Routes:
     async def job_events(request: Request) -> JobEventsView:
         """Tell what happened to a job, newest last, and who told it what."""
         asked = query_of(request, JobEventsQuery)
-        return await _story(control, await lookup_own_job_at(request, control), asked)
+        job, sight = await lookup_seen_job_at(request, control, Sight.OUTLINE)
+        return await _story(control, seen_job(job, sight), asked)
 
     return router
 
@@ -155,12 +157,12 @@ def _one(control: ControlPlane, caller: Caller, answer: Submitted) -> Response:
     (job,) = answer.seen.jobs
     now = answer.seen.arrays.get(job.id) or job_details(control, job)
     # A repeat may show what was submitted with another token of the same user.
-    now = now if may_read(control.committer.state, caller, job.spec.tenant) else reduced(now)
+    now = as_seen(now, Sights(control.committer.state, caller)(job))
     return json_response(job_view(now, submitted=True), 201, repeat_headers(answer))
 
 
 async def _many(control: ControlPlane, caller: Caller, answer: Submitted) -> Response:
-    sees = JobVisibility(control.committer.state, caller)
+    sees = Sights(control.committer.state, caller)
     content = b",".join(await drawn(control, answer.seen, sees, submitted=True))
     total = len(answer.seen.jobs) + len(answer.forgotten)
     gone = b',"forgotten":[%b]' % b",".join(b'"%d"' % job for job in answer.forgotten) if answer.forgotten else b""
@@ -168,7 +170,7 @@ async def _many(control: ControlPlane, caller: Caller, answer: Submitted) -> Res
 
 
 async def _page(control: ControlPlane, rows: "RowCache", caller: Caller, query: JobListQuery) -> Response:
-    sees = JobVisibility(control.committer.state, caller)
+    sees = Sights(control.committer.state, caller)
     wanted = filter_of(query, control.committer.now(), sees)
     page = await page_of(control, query.limit, query.offset, query.after)
     found = await select(control, wanted, page)
@@ -210,19 +212,19 @@ class RowCache:
 
     def __init__(self, control: ControlPlane) -> None:
         self._control = control
-        self._kept: dict[tuple[JobId, bool], tuple[JobDetails, bytes]] = {}
+        self._kept: dict[tuple[JobId, Sight], tuple[JobDetails, bytes]] = {}
         self._bytes = 0
 
-    async def of(self, seen: ListedJobs, sees: JobVisibility) -> list[bytes]:
-        """Each job as JSON, reduced where it isn't seen in full; the first ones, up to A2."""
-        return await _each(self._control, seen, lambda now: self._row(now, whole=sees(now.job.spec.tenant)))
+    async def of(self, seen: ListedJobs, sees: Sights) -> list[bytes]:
+        """Each job as JSON, as it is seen; the first ones, up to A2."""
+        return await _each(self._control, seen, lambda now: self._row(now, sees(now.job)))
 
-    def _row(self, now: JobDetails, *, whole: bool) -> bytes:
-        key = now.job.id, whole
+    def _row(self, now: JobDetails, sight: Sight) -> bytes:
+        key = now.job.id, sight
         kept = self._kept.get(key)
         if kept is not None and kept[0].job is now.job and kept[0][1:] == now[1:]:
             return kept[1]
-        content = _encode(job_view(in_list(now, seen=whole)))
+        content = _encode(job_view(in_list(now, sight)))
         self._bytes += len(content) - len(kept[1] if kept else b"")
         self._kept[key] = now, content
         while len(self._kept) > ROWS_MAX or self._bytes > ROWS_BYTES_MAX:
@@ -232,7 +234,7 @@ class RowCache:
 
 
 async def drawn(
-    control: ControlPlane, seen: ListedJobs, sees: JobVisibility, *, submitted: bool = False, full: bool = False
+    control: ControlPlane, seen: ListedJobs, sees: Sights, *, submitted: bool = False, full: bool = False
 ) -> list[bytes]:
     """Return the rows of jobs that nobody asks for again soon (A1, A2).
 
@@ -240,7 +242,7 @@ async def drawn(
     """
 
     def draw(now: JobDetails) -> bytes:
-        return _encode(job_view(in_list(now, seen=sees(now.job.spec.tenant), full=full), submitted=submitted))
+        return _encode(job_view(in_list(now, sees(now.job), full=full), submitted=submitted))
 
     return await _each(control, seen, draw, bounded=not submitted)
 
@@ -280,7 +282,7 @@ def _operation(
         told = await carry_out_operation(control, caller, command(by=caller.principal, target=target, **given))
         if isinstance(told, JobDetails):
             return job_view(told)
-        content = b",".join(await drawn(control, told.seen, JobVisibility(control.committer.state, caller)))
+        content = b",".join(await drawn(control, told.seen, Sights(control.committer.state, caller)))
         return raw_json(b'{"jobs":[%b],"total":%d,"changed":%d}' % (content, told.total, told.changed))
 
     operate.__name__, operate.__doc__ = name, row.job_operation

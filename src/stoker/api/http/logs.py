@@ -27,13 +27,14 @@ from starlette.types import Receive, Scope, Send
 
 from stoker.api.http.connections import break_off
 from stoker.api.http.guard import is_head
-from stoker.api.http.responses import EndlessResponse, StreamLimit, caller_of, lookup_own_job_at, query_of
+from stoker.api.http.responses import EndlessResponse, StreamLimit, caller_of, lookup_seen_job_at, query_of
 from stoker.api.http.routing import LOOKUP, Routes
 from stoker.brain.domain.access import Caller
 from stoker.brain.domain.errors import StokerError, refusal_error
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.job import Attempt, Job
 from stoker.brain.domain.report import LogChunk
+from stoker.brain.domain.sight import Sight
 from stoker.control.access import Access, token_unknown
 from stoker.control.control_plane import ControlPlane
 from stoker.control.control_ports import LogPlace
@@ -167,7 +168,7 @@ class LogReading:
 
     async def job(self) -> Job:
         """Return the job, also one that only the history knows. Raises: StokerError, such as `job_forgotten`."""
-        job = await lookup_own_job_at(self._request, self._control)
+        job, _ = await lookup_seen_job_at(self._request, self._control, Sight.FULL)
         if job.members is not None:
             spec, _ = job.as_array
             hint = f"name one of them, such as `{job.id}_{spec.indexes[0][0]}`"

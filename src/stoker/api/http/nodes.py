@@ -11,12 +11,13 @@ from stoker.brain.domain.errors import Refusal, StokerError
 from stoker.brain.domain.ids import JobId, NodeName, Principal
 from stoker.brain.domain.label import label_sources, labels_of, parse_taint, taint_sources, taint_text, taints_of
 from stoker.brain.domain.node import Node, OrphanTask
+from stoker.brain.domain.sight import Sight
 from stoker.brain.domain.units import Instant
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.cluster_counts import count_gpus, gpu_holders, gpu_statuses, known_nodes, quarantined_gpus
 from stoker.brain.state.commands import Command, DrainNode, ForgetNode, LabelNode, ResumeNode, TaintNode
 from stoker.brain.state.validation.lookups import find_node
-from stoker.control.access import JobVisibility
+from stoker.control.access import Sights
 from stoker.control.control_plane import ControlPlane
 from stoker.wire import endpoints
 from stoker.wire.rest.decode import decode_body
@@ -101,10 +102,10 @@ def routes(control: ControlPlane) -> Routes:
     return router
 
 
-def _seen(control: ControlPlane, request: Request) -> tuple[ClusterState, JobVisibility, Instant]:
+def _seen(control: ControlPlane, request: Request) -> tuple[ClusterState, Sights, Instant]:
     """The state of now, as the caller of a request sees it."""
     state = control.committer.state
-    return state, JobVisibility(state, caller_of(request)), control.committer.now()
+    return state, Sights(state, caller_of(request)), control.committer.now()
 
 
 async def _told(control: ControlPlane, request: Request, command: Callable[[Principal, NodeName], Command]) -> NodeView:
@@ -128,7 +129,7 @@ def _node_at(request: Request, state: ClusterState) -> Node:
     return found
 
 
-def _node_view(state: ClusterState, node: Node, sees: JobVisibility, now: Instant) -> NodeView:
+def _node_view(state: ClusterState, node: Node, sees: Sights, now: Instant) -> NodeView:
     inventory, free = node.inventory, state.indexes.free.get(node.name)
     return NodeView(
         name=node.name,
@@ -178,8 +179,8 @@ def _node_view(state: ClusterState, node: Node, sees: JobVisibility, now: Instan
 _NOTHING = FreeView(gpus=0, cpus=0, memory_mb=0)
 
 
-def _gpus_of(state: ClusterState, node: Node, sees: JobVisibility, now: Instant) -> list[GpuView]:
-    """Return the jobs of each GPU; a caller is shown those of jobs that it may read in full."""
+def _gpus_of(state: ClusterState, node: Node, sees: Sights, now: Instant) -> list[GpuView]:
+    """Return the jobs of each GPU; a caller is shown those of jobs of which it sees where they run."""
     named = {uuid: str(job) for uuid, job in gpu_holders(state, node).items() if _is_seen(state, job, sees)}
     notes = {uuid: _quarantine_note(state, node, stray, sees) for uuid, stray in quarantined_gpus(node).items()}
     status_of = gpu_statuses(state, node)
@@ -203,15 +204,15 @@ def _gpus_of(state: ClusterState, node: Node, sees: JobVisibility, now: Instant)
     ]
 
 
-def _is_seen(state: ClusterState, job: JobId, sees: JobVisibility) -> bool:
-    """Return whether the caller may read this job in full; one that nobody remembers only if it may read all."""
-    if sees.is_whole:
-        return True
+def _is_seen(state: ClusterState, job: JobId, sees: Sights) -> bool:
+    """Return whether the caller sees where this job runs; of one that nobody remembers only if it sees that of all."""
+    if sees.of_all is not None:
+        return sees.of_all >= Sight.OUTLINE
     record = state.jobs.get(job)
-    return record is not None and sees(record.spec.tenant)
+    return record is not None and sees(record) >= Sight.OUTLINE
 
 
-def _quarantine_note(state: ClusterState, node: Node, stray: OrphanTask, sees: JobVisibility) -> str:
+def _quarantine_note(state: ClusterState, node: Node, stray: OrphanTask, sees: Sights) -> str:
     job = state.jobs.get(stray.job)
     named = f"job {job.label if job else stray.job}" if _is_seen(state, stray.job, sees) else "a job"
     return (

@@ -25,6 +25,7 @@ from stoker.brain.domain.access import Caller
 from stoker.brain.domain.errors import Refusal, StokerError, refusal_error
 from stoker.brain.domain.ids import Principal
 from stoker.brain.domain.job import Job
+from stoker.brain.domain.sight import Sight
 from stoker.brain.state.commands import Command
 from stoker.brain.state.events.union import Event
 from stoker.control.access import check_read
@@ -146,11 +147,10 @@ async def lookup_job_at(request: Request, control: ControlPlane) -> Job:
     return await lookup_job(request.path_params["job_id"], control)
 
 
-async def lookup_own_job_at(request: Request, control: ControlPlane) -> Job:
-    """The same, for a caller who may see it in full. Raises: the same, and StokerError `not_allowed`."""
+async def lookup_seen_job_at(request: Request, control: ControlPlane, least: Sight) -> tuple[Job, Sight]:
+    """The same, with what the caller sees of it, who must see so much. Raises: the same, and `not_allowed`."""
     job = await lookup_job_at(request, control)
-    check_read(control.committer.state, caller_of(request), job)
-    return job
+    return job, check_read(control.committer.state, caller_of(request), job, least)
 
 
 def key_of(request: Request, data: bytes, dialect: str) -> Key:

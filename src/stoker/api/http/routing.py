@@ -60,8 +60,9 @@ _ABOUT: Final = (
     "and `facts`."
 )
 _TOKEN_ABOUT: Final = (
-    "A token of `stoker token create`. Its role is viewer, user or admin; its tenant says whose jobs are seen in full. "
-    "The jobs of other tenants are shown reduced, and can't be told anything."
+    "A token of `stoker token create`. Its role is metrics, viewer, user, lead or admin. A user sees its own jobs in "
+    "full, those of its tenant in outline unless that has the visibility `tenant`, and those of other tenants reduced; "
+    "it changes those that it sees in full. A lead sees all jobs of its tenant in full, a viewer in outline."
 )
 Answer = TypeVar("Answer")
 Content = dict[str, Any]

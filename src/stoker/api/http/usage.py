@@ -13,7 +13,7 @@ from stoker.brain.domain.tenant import NO_TENANT, is_within
 from stoker.brain.domain.units import Instant
 from stoker.brain.domain.usage import UsageBy, UsageQuery, as_tree
 from stoker.brain.state.cluster import ClusterState
-from stoker.control.access import JobVisibility, may_read, not_allowed
+from stoker.control.access import Sights, not_allowed, reaches
 from stoker.control.control_plane import ControlPlane
 from stoker.control.queries.job_listing import check_tenant
 from stoker.control.queries.usage import LINES_MAX, usage_report
@@ -75,14 +75,14 @@ def _top(caller: Caller, asked: UsageReportQuery) -> TenantName:
 def _among(state: ClusterState, caller: Caller, asked: UsageReportQuery) -> frozenset[TenantName] | None:
     """The tenants whose use may be shown, and is asked for. None = of all. Raises: StokerError `not_allowed`."""
     wanted = TenantName(asked.tenant)
-    if wanted and not may_read(state, caller, wanted):
+    if wanted and not reaches(state, caller, wanted):
         raise not_allowed(
             f"the use of tenant {wanted[:80]} was asked for, and your token is for {caller.home} and those beneath it",
             "leave `tenant` out, or ask an admin",
         )
     if wanted and asked.tree:
         return frozenset(name for name in state.tenants if is_within(state.tenants, name, wanted)) | {wanted}
-    return JobVisibility(state, caller).tenants()
+    return Sights(state, caller).tenants()
 
 
 def _query(asked: UsageReportQuery, now: Instant, among: frozenset[TenantName] | None) -> UsageQuery:

@@ -25,7 +25,7 @@ from stoker.brain.domain.array import count_of, parse_job_ref
 from stoker.brain.domain.errors import Refusal, StokerError, refusal_error, refuse
 from stoker.brain.domain.job import JobSpec
 from stoker.brain.state.commands import Cancel
-from stoker.control.access import JobVisibility
+from stoker.control.access import Sights
 from stoker.control.control_plane import ControlPlane
 from stoker.control.job_operations import carry_out_operation
 from stoker.control.queries.job_details import (
@@ -135,7 +135,7 @@ class JobService(JobServiceServicer):
     async def _submit(self, caller: Caller, request: pb.SubmitRequest) -> pb.SubmitResponse:
         control, key = self._control, _key(request)
         answer = await submitted(control, caller, await self._specs(caller, request), key)
-        jobs, sees = answer.seen.jobs, JobVisibility(control.committer.state, caller)
+        jobs, sees = answer.seen.jobs, Sights(control.committer.state, caller)
         ids = sorted([*(job.id for job in jobs), *answer.forgotten])  # given out in the order of the request
         return pb.SubmitResponse(
             ids=[str(job) for job in ids],
@@ -166,12 +166,12 @@ class JobService(JobServiceServicer):
             job = await lookup_job(request.id, control)
             return pb.GetResponse(jobs=[_encode(job_details_for(control, caller, job))], total=1)
         state = control.committer.state
-        jobs = await self._encoded(listed_jobs(control, members_named(state, ref)), JobVisibility(state, caller))
+        jobs = await self._encoded(listed_jobs(control, members_named(state, ref)), Sights(state, caller))
         return pb.GetResponse(jobs=jobs, total=count_of(ref.members or ()))
 
     async def _list(self, caller: Caller, request: pb.ListRequest) -> pb.ListResponse:
         control, query = self._control, job_list_query(request)
-        sees = JobVisibility(control.committer.state, caller)
+        sees = Sights(control.committer.state, caller)
         wanted = filter_of(query, control.committer.now(), sees)
         page = await page_of(control, query.limit, query.offset, query.after)
         found = await select(control, wanted, page)
@@ -185,16 +185,16 @@ class JobService(JobServiceServicer):
         told = await carry_out_operation(self._control, caller, order)
         if isinstance(told, JobDetails):
             return pb.CancelResponse(jobs=[_encode(told)], total=1)
-        jobs = await self._encoded(told.seen, JobVisibility(self._control.committer.state, caller))
+        jobs = await self._encoded(told.seen, Sights(self._control.committer.state, caller))
         return pb.CancelResponse(jobs=jobs, total=told.total, changed=told.changed)
 
-    async def _encoded(self, jobs: ListedJobs, sees: JobVisibility, *, full: bool = False) -> list[pb.Job]:
+    async def _encoded(self, jobs: ListedJobs, sees: Sights, *, full: bool = False) -> list[pb.Job]:
         """J2: the first of them, and always one. `full`: with their commands and environments."""
         encoded: list[pb.Job] = []
         left = ANSWER_BYTES_MAX
         for job in jobs.jobs:
             now = jobs.arrays.get(job.id) or job_details(self._control, job)
-            message = _encode(in_list(now, seen=sees(job.spec.tenant), full=full))
+            message = _encode(in_list(now, sees(job), full=full))
             left -= message.ByteSize()
             if left < 0 and encoded:
                 break

@@ -4,8 +4,11 @@ A token names one caller: a role, the tenant it is bound to and the Unix account
 text is kept.
 
 Roles: metrics scrapes the metrics, and nothing else
-       viewer  reads; bound to a tenant it reads only that one's jobs in full
-       user    submits, reads and changes jobs of its tenant and of the tenants beneath it
+       viewer  reads, but neither what jobs run nor what they write; bound to a tenant, and where that lets its people
+               see each other's jobs, it sees those in full
+       user    submits jobs in its tenant and the tenants beneath it; reads and changes its own there, and the others'
+               where their tenant lets its people do so
+       lead    a user who reads and changes all jobs of its tenant and of the tenants beneath it
        admin   does everything
        join    gives a node of a certain name its identity, and nothing else
        agent   is a node; without TLS a token of this role joins any of them
@@ -17,7 +20,7 @@ from typing import Final, NewType
 
 import msgspec
 
-from stoker.brain.domain.ids import DEFAULT_TENANT, NodeName, Principal, TenantName, node_principal
+from stoker.brain.domain.ids import DEFAULT_TENANT, NodeName, Principal, TenantName, account_of, node_principal
 from stoker.brain.domain.tenant import NO_TENANT
 from stoker.brain.domain.units import NEVER, Instant
 
@@ -33,6 +36,7 @@ class Role(StrEnum):
     METRICS = "metrics"
     VIEWER = "viewer"
     USER = "user"
+    LEAD = "lead"
     ADMIN = "admin"
     JOIN = "join"
     AGENT = "agent"
@@ -47,7 +51,7 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
     """SHA-256 of the whole text, in hex. The text is random, so it needs no slow hash. Of a node: of its public key."""
     role: Role
     tenant: TenantName = NO_TENANT
-    """Of role `user` always one. Empty otherwise = bound to none."""
+    """Of roles `user` and `lead` always one. Empty otherwise = bound to none."""
     user: str = ""
     """Unix account of the jobs submitted with it. Empty = the agent's own, where that is allowed."""
     node: str = ""
@@ -85,6 +89,11 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     user: str = ""
     token: TokenId = TokenId("")
     """Empty = no token was wanted."""
+
+    @property
+    def account(self) -> str:
+        """The person behind it, as `Job.account` names whose a job is."""
+        return account_of(self.user, self.principal)
 
     @property
     def home(self) -> TenantName:

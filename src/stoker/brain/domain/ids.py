@@ -36,6 +36,11 @@ def parse_job_id(text: str) -> JobId:
     raise StokerError(refuse("bad_job_id", f"{text[:80]!r} is not a job id", hint))
 
 
+def account_of(user: str, by: Principal) -> str:
+    """Return the person behind a job or a token: the Unix account, or the principal where there is none."""
+    return user or by.removeprefix("user:")
+
+
 def node_principal(node: NodeName) -> Principal:
     """Return the principal under which an agent's reports are logged."""
     return Principal(f"node:{node}")

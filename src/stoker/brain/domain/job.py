@@ -15,7 +15,16 @@ from stoker.brain.domain.allocation import TaskPlacement
 from stoker.brain.domain.array import ArraySpec, Members, contains, member_id
 from stoker.brain.domain.demand import Demand, JobClass, Shape
 from stoker.brain.domain.dependency import Dependency
-from stoker.brain.domain.ids import DEFAULT_TENANT, Epoch, JobId, NodeName, PartitionName, Principal, TenantName
+from stoker.brain.domain.ids import (
+    DEFAULT_TENANT,
+    Epoch,
+    JobId,
+    NodeName,
+    PartitionName,
+    Principal,
+    TenantName,
+    account_of,
+)
 from stoker.brain.domain.lifecycle import FINAL, LIVE, JobState, Outcome
 from stoker.brain.domain.reason import Reason, ReasonCode
 from stoker.brain.domain.units import NEVER, Instant
@@ -260,8 +269,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     @property
     def account(self) -> str:
-        """The user of the job for people: its Unix account, else its submitter."""
-        return self.spec.user or self.by.removeprefix("user:")
+        """The user of the job for people, whose it is: its Unix account, else its submitter."""
+        return account_of(self.spec.user, self.by)
 
     @property
     def as_array(self) -> tuple[ArraySpec, Members]:

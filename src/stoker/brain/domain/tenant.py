@@ -36,6 +36,15 @@ class Tier(StrEnum):
         return _PRIORITIES[self]
 
 
+class Visibility(StrEnum):
+    """People of a tenant who see its jobs in full, and may change them."""
+
+    OWNER = "owner"
+    """Whose job it is, beside leads and admins."""
+    TENANT = "tenant"
+    """Every user of the tenant, and of those above it; its viewers see them in full."""
+
+
 _PRIORITIES: Final = {Tier.LOW: 100, Tier.MEDIUM: 500, Tier.HIGH: 1000, Tier.CRITICAL: 2000}
 
 
@@ -48,6 +57,8 @@ class Tenant(msgspec.Struct, frozen=True, kw_only=True):
     quota: Quota = msgspec.field(default_factory=Quota)
     tier: Tier | None = None
     """None = that of its parent; at the top 500 by default, without a cap."""
+    visibility: Visibility = Visibility.OWNER
+    """Of its jobs, not of those beneath it."""
     email: str = ""
     organization: str = ""
     comment: str = ""

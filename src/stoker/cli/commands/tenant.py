@@ -64,6 +64,11 @@ _described: Final = with_options(
     ),
     click.option("--borrow/--no-borrow", default=None, help="Use more GPUs than its guarantee while they are idle."),
     click.option("--lend/--no-lend", default=None, help="Let others use what its guarantee leaves idle."),
+    click.option(
+        "--visibility",
+        type=click.Choice(["owner", "tenant"]),
+        help="Who sees its jobs in full and may change them: whose each is, or all its users.",
+    ),
     click.option("--email", metavar="TEXT", help="For people."),
     click.option("--organization", metavar="TEXT", help="For people."),
     click.option("--comment", metavar="TEXT", help="For people."),
@@ -92,7 +97,7 @@ def _columns() -> "list[Column[TenantView]]":
         Column("TIME MAX", lambda tenant: duration(tenant.max_runtime_ms), wide=True, right=True),
         Column("BORROWS", lambda tenant: _yes(tenant.borrow), wide=True),
         Column("LENDS", lambda tenant: _yes(tenant.lend), wide=True),
-        *fields("ORGANIZATION", "EMAIL", wide=True),
+        *fields("VISIBILITY", "ORGANIZATION", "EMAIL", wide=True),
     ]
 
 
@@ -258,6 +263,7 @@ def _rows(tenant: "TenantView") -> "Iterator[tuple[str, object]]":
     yield "time max", duration(tenant.max_runtime_ms) or "the cluster's"
     yield "borrows", _yes(tenant.borrow)
     yield "lends", _yes(tenant.lend)
+    yield "visibility", tenant.visibility.value
 
 
 def _jobs(count: int, most: int | None) -> str:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from stoker.wire.client import Client
     from stoker.wire.rest.token import TokenView
 
-ROLES: Final = ("metrics", "viewer", "user", "admin", "join", "agent")
+ROLES: Final = ("metrics", "viewer", "user", "lead", "admin", "join", "agent")
 
 
 def _tokens(data_dir: Path | None) -> "Client | FolderTokens":
@@ -60,7 +60,7 @@ def token() -> None:
     "--tenant",
     metavar="T",
     shell_complete=tenants,
-    help="Tenant of its jobs; a user's token has one, a viewer's may.",
+    help="Tenant of its jobs; a user's or a lead's token has one, a viewer's may.",
 )
 @click.option("--user", metavar="U", help="Unix account that its jobs run as.")
 @click.option("--nodes", metavar="GLOB", help="Of role join: name of the node that may join with it, or a glob: gpu-*.")

@@ -104,6 +104,8 @@ def job_pairs(job: "JobView", now_ms: int, *, whole: bool) -> Pairs:
     yield "retries", f"{job.retries_used} of {job.retries} used, {job.requeues_used} requeues"
     for attempt in job.attempts:
         yield from _attempt_pairs(attempt, now_ms, whole=whole)
+    if job.outline:
+        yield "hidden", f"what it runs and writes: that is for {user_of(job)}, leads of tenant {job.tenant} and admins"
 
 
 def _reduced_pairs(job: "JobView", now_ms: int) -> Pairs:

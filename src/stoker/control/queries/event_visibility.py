@@ -1,7 +1,7 @@
 """Visibility of events: which facts of the feed a caller may hear, and with what left out.
 
-Rules: H1  facts about jobs are heard by those who see the job in full. Of a fact about several jobs everyone hears
-           what concerns theirs
+Rules: H1  facts about jobs are heard by those who see the job in full or, without what it runs, in outline. Of a fact
+           about several jobs everyone hears what concerns those
        H2  facts about tokens are heard by admins, without the digests
        H3  everything else - nodes, partitions, tenants, shares, policy - is heard by all who may read; whom to write to
            of a tenant, and what it is, only by its own people
@@ -17,11 +17,12 @@ from msgspec.structs import replace
 
 from stoker.brain.domain.access import Caller, Role
 from stoker.brain.domain.errors import StokerError
-from stoker.brain.domain.ids import JobId, Position
+from stoker.brain.domain.ids import JobId, Position, TenantName, account_of
+from stoker.brain.domain.sight import Sight
 from stoker.brain.state.codec import Fact
 from stoker.brain.state.events.row import Audience
 from stoker.brain.state.events.union import row_of
-from stoker.control.access import JobVisibility, is_of, may_read
+from stoker.control.access import Sights, is_of, sight_of
 from stoker.control.control_plane import ControlPlane
 from stoker.control.feed import Entry
 from stoker.control.queries.job_lookup import record_of
@@ -36,7 +37,7 @@ class VisibleEvents:
     def __init__(self, control: ControlPlane, caller: Caller, entries: AsyncIterator[Entry]) -> None:
         # Whose a tenant is, is looked up anew for each fact: tenants come and go while somebody listens.
         self._control, self._caller = control, caller
-        self._sees_all_jobs = JobVisibility(control.committer.state, caller).is_whole
+        self._of_all = Sights(control.committer.state, caller).of_all
         self._entries = entries
         self.passed: Position | None = None
         """The newest fact that was looked at, heard or not."""
@@ -60,8 +61,6 @@ class VisibleEvents:
         audience = row_of(fact.event).audience
         if self._caller.role is Role.ADMIN:
             return fact
-        if self._sees_all_jobs and audience not in (Audience.ADMINS, Audience.TENANT):
-            return fact
         match audience:
             case Audience.TENANT:
                 if is_of(self._control.committer.state, self._caller, event.tenant.name):
@@ -70,27 +69,35 @@ class VisibleEvents:
             case Audience.EVERYONE:
                 return fact
             case Audience.NEW_JOB:
-                return fact if may_read(self._control.committer.state, self._caller, event.spec.tenant) else None
+                return _as_seen(fact, self._sight_of(event.spec.tenant, account_of(event.spec.user, fact.by)))
             case Audience.JOB:
-                return fact if await self._sees(event.job) else None
+                return _as_seen(fact, await self._sight(event.job))
             case Audience.ARRAY:
-                return fact if await self._sees(event.array) else None
+                return _as_seen(fact, await self._sight(event.array))
             case Audience.JOBS:
-                jobs = tuple([job for job in event.jobs if await self._sees(job)])
-                return replace(fact, event=replace(event, jobs=jobs)) if jobs else None
+                sights = {job: await self._sight(job) for job in event.jobs}
+                jobs = tuple([job for job, sight in sights.items() if sight >= Sight.OUTLINE])
+                least = min((sights[job] for job in jobs), default=Sight.REDUCED)
+                return _as_seen(replace(fact, event=replace(event, jobs=jobs)), least)
             case Audience.ORPHANS:
-                strays = tuple([stray for stray in event.strays if await self._sees(stray.job)])
+                strays = tuple([stray for stray in event.strays if await self._sight(stray.job) >= Sight.OUTLINE])
                 return replace(fact, event=replace(event, strays=strays))
-            case Audience.ALL_JOBS | Audience.ADMINS:
+            case Audience.ALL_JOBS:
+                return None if self._of_all is None else _as_seen(fact, self._of_all)
+            case Audience.ADMINS:
                 return None
 
-    async def _sees(self, job: JobId) -> bool:
-        state = self._control.committer.state
+    def _sight_of(self, tenant: TenantName, account: str) -> Sight:
+        return sight_of(self._control.committer.state, self._caller, tenant, account)
+
+    async def _sight(self, job: JobId) -> Sight:
+        if self._of_all is not None:
+            return self._of_all
         try:
-            record = await record_of(self._control, state.locate(job).job)
+            record = await record_of(self._control, self._control.committer.state.locate(job).job)
         except StokerError:
-            return False
-        return record is not None and may_read(state, self._caller, record.spec.tenant)
+            return Sight.REDUCED
+        return Sight.REDUCED if record is None else self._sight_of(record.spec.tenant, record.account)
 
 
 def drop(upcoming: "asyncio.Future[Any]") -> None:
@@ -99,6 +106,14 @@ def drop(upcoming: "asyncio.Future[Any]") -> None:
         upcoming.cancel()
     elif not upcoming.cancelled():
         upcoming.exception()  # looked at, or asyncio would complain that nobody did
+
+
+def _as_seen(fact: Fact, sight: Sight) -> Fact | None:
+    """Return what somebody hears of a fact about a job of which he sees so much; None = nothing."""
+    outline = row_of(fact.event).outline
+    if sight is Sight.OUTLINE and outline is not None:
+        return replace(fact, event=outline(fact.event))
+    return None if sight is Sight.REDUCED else fact
 
 
 def _without_secrets(fact: Fact) -> Fact:

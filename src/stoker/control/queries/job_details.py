@@ -16,13 +16,14 @@ from stoker.brain.domain.ids import JobId
 from stoker.brain.domain.job import Job
 from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.reason import ReasonCode
+from stoker.brain.domain.sight import Sight
 from stoker.brain.state.arrays import Tally, member_counts
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.validation.lookups import find_job
 from stoker.brain.state.wait_reason import shown_reason, waiting_by_reason
-from stoker.control.access import may_read
+from stoker.control.access import Sights
 from stoker.control.control_plane import ControlPlane
-from stoker.wire.rest.job import LIST_MAX, JobDetails, members_view, reduced
+from stoker.wire.rest.job import LIST_MAX, JobDetails, as_seen, members_view
 
 SLICE: Final = 2_000
 _ENDS: Final = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
@@ -47,20 +48,14 @@ def job_details(control: ControlPlane, job: Job) -> JobDetails:
 
 
 def job_details_for(control: ControlPlane, caller: Caller, job: Job) -> JobDetails:
-    """Return the details of a job, reduced where the caller may not see it in full."""
-    now = job_details(control, job)
-    return now if may_read(control.committer.state, caller, job.spec.tenant) else reduced(now)
+    """Return the details of a job as the caller sees it."""
+    return as_seen(job_details(control, job), Sights(control.committer.state, caller)(job))
 
 
-def in_list(now: JobDetails, *, seen: bool, full: bool = False) -> JobDetails:
-    """Return the details as answers with several jobs show them.
-
-    `seen`: the caller may see the job in full; else it is reduced. `full`: with command and environment.
-    """
-    if not seen:
-        return reduced(now)
-    if full:
-        return now
+def in_list(now: JobDetails, sight: Sight, *, full: bool = False) -> JobDetails:
+    """Return the details as answers with several jobs show them. `full`: with command and environment."""
+    if full or sight is not Sight.FULL:
+        return as_seen(now, sight)
     spec = replace(now.job.spec, command="", env={})
     return now._replace(job=replace(now.job, spec=spec))
 

@@ -30,7 +30,7 @@ from stoker.brain.domain.lifecycle import JOB_STATES, JobState, states_named
 from stoker.brain.domain.units import NEVER, Instant
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.validation.lookups import tenant_fault
-from stoker.control.access import JobVisibility
+from stoker.control.access import Sights
 from stoker.control.control_plane import ControlPlane
 from stoker.control.queries.job_lookup import history_failed, record_of
 from stoker.ports import Clock, HistoryFailed
@@ -99,7 +99,7 @@ async def _place_of(control: ControlPlane, after: str) -> JobId:
     return member_id(ref.job, spec, index)
 
 
-def filter_of(query: JobListQuery, now: Instant, sees: JobVisibility) -> JobFilter:
+def filter_of(query: JobListQuery, now: Instant, sees: Sights) -> JobFilter:
     """Return the filter of a query of jobs. Raises: StokerError `bad_parameter`, `unknown_state`, `bad_moment`."""
     if query.tenant and query.tenant_id and query.tenant != query.tenant_id:
         raise bad_value("tenant_id", wanted="left out beside `tenant`", got="another tenant", kind="parameter")

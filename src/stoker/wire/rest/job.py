@@ -11,12 +11,12 @@ from typing import Any, Literal, NamedTuple
 import msgspec
 
 from stoker.brain.domain.array import array_text
-from stoker.brain.domain.demand import Demand, JobClass
+from stoker.brain.domain.demand import JobClass
 from stoker.brain.domain.errors import FactValue
-from stoker.brain.domain.ids import Principal
-from stoker.brain.domain.job import Attempt, EndCause, Job, JobSpec, StopCause, Task, TextEncoding, Visible
+from stoker.brain.domain.job import Attempt, EndCause, Job, StopCause, Task, TextEncoding, Visible
 from stoker.brain.domain.lifecycle import JOB_STATES, JobState, Outcome
 from stoker.brain.domain.reason import Reason, ReasonCode, describe, hint_for
+from stoker.brain.domain.sight import Sight, outlined_reason, seen_job
 from stoker.brain.domain.where import selector_text, toleration_text
 from stoker.wire.rest.decode import Count, Limit
 from stoker.wire.rest.view import iso, iso_or_none
@@ -95,8 +95,8 @@ class JobDetails(NamedTuple):
     """The job's own or, while it waits, the loop's."""
     members: MembersView | None = None
     """Of an array."""
-    reduced: bool = False
-    """`job` is what callers of other tenants may see of it (`reduced`)."""
+    sight: Sight = Sight.FULL
+    """How much of the job `job` and `reason` tell (`as_seen`)."""
 
 
 class JobView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename={"job_class": "class"}):
@@ -144,6 +144,9 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ren
     reduced: bool = False
     """True = a job of a tenant that isn't the caller's: only its ids, tenant, class, priority, state, array, numbers of
     GPUs and tasks and times are its own; everything else is left empty."""
+    outline: bool = False
+    """True = somebody else's job: its command, variables, folder, image, files and comment are left empty, and what a
+    failed start said."""
     array: str = ""
     """Of an array: its members, such as `0-9%3`."""
     members: MembersView | None = None
@@ -333,7 +336,7 @@ def reason_view(reason: Reason) -> ReasonView:
 
 
 def _reason_of(shown: JobDetails, reason: Reason) -> ReasonView:
-    if not shown.reduced:
+    if shown.sight is not Sight.REDUCED:
         return reason_view(reason)
     # The facts may name nodes, users and other jobs, and the sentence repeats them.
     return ReasonView(reason.code, JOB_STATES[shown.state].meaning, "", {})
@@ -426,7 +429,8 @@ def job_view(shown: JobDetails, *, submitted: bool = False) -> JobView:
         started_at=iso_or_none(job.started_at),
         ended_at=iso_or_none(job.ended_at),
         attempts=[attempt_view(attempt) for attempt in job.attempts],
-        reduced=shown.reduced,
+        reduced=shown.sight is Sight.REDUCED,
+        outline=shown.sight is Sight.OUTLINE,
         **_often_empty(shown),
         status="submitted" if submitted else None,
         message=f"job {label} submitted" if submitted else "",
@@ -456,39 +460,9 @@ def _often_empty(shown: JobDetails) -> dict[str, Any]:
     }
 
 
-def reduced(shown: JobDetails) -> JobDetails:
-    """Return the job as callers of other tenants see it."""
-    return shown._replace(job=reduced_job(shown.job), reduced=True)
-
-
-def reduced_job(job: Job) -> Job:
-    """Return a record that holds nothing else than callers of other tenants may see.
-
-    A new field of a record stays hidden until it is named here.
-    """
-    spec = job.spec
-    demand = Demand(gpu_count=spec.demand.gpu_count, tasks=spec.demand.tasks)
-    seen = JobSpec(
-        name="",
-        demand=demand,
-        command="",
-        priority=spec.priority,
-        time_limit_ms=spec.time_limit_ms,
-        tenant=spec.tenant,
-        job_class=spec.job_class,
-        array=spec.array,
-        begin=spec.begin,
-    )
-    return Job(
-        id=job.id,
-        uid="",
-        spec=seen,
-        by=Principal(""),
-        submitted_at=job.submitted_at,
-        state=job.state,
-        started_at=job.started_at,
-        ended_at=job.ended_at,
-        array_of=job.array_of,
-        array_index=job.array_index,
-        members=job.members,
-    )
+def as_seen(shown: JobDetails, sight: Sight) -> JobDetails:
+    """Return the job as somebody of that sight sees it."""
+    if sight is Sight.FULL:
+        return shown
+    reason = None if shown.reason is None else outlined_reason(shown.reason)
+    return shown._replace(job=seen_job(shown.job, sight), reason=reason, sight=sight)

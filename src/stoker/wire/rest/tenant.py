@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from stoker.brain.domain.errors import refusal_error
 from stoker.brain.domain.ids import TenantName
 from stoker.brain.domain.quota import Amount, Limits
-from stoker.brain.domain.tenant import NO_TENANT, Tenant, Tier, path_of, priority_cap, priority_default
+from stoker.brain.domain.tenant import NO_TENANT, Tenant, Tier, Visibility, path_of, priority_cap, priority_default
 from stoker.brain.domain.units import MINUTE_MS
 from stoker.wire.rest.decode import Count, bad_value
 from stoker.wire.rest.view import view_of
@@ -64,6 +64,9 @@ class TenantBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """False: never more GPUs than its guarantee. Left out = true."""
     lend: bool | UnsetType | None = UNSET
     """False: nobody else may use what its guarantee leaves idle. Left out = true."""
+    visibility: Visibility | UnsetType | None = UNSET
+    """`owner`: a job is seen in full, and changed, by whose it is, by leads and by admins. `tenant`: by all users of
+    it, and seen so by its viewers. It isn't inherited. Left out = owner."""
     email: str | UnsetType | None = UNSET
     """For people."""
     organization: str | UnsetType | None = UNSET
@@ -121,6 +124,7 @@ class TenantView(msgspec.Struct, frozen=True, kw_only=True):
     max_runtime_ms: int | None
     borrow: bool
     lend: bool
+    visibility: Visibility
     used: AmountView
     pending_jobs: int
     limit_gpus: int | None
@@ -193,6 +197,8 @@ def _about(body: TenantBody) -> Iterator[tuple[str, Any]]:
         yield "parent", TenantName(body.parent or "")
     if body.priority_tier is not UNSET:
         yield "tier", None if body.priority_tier is None else _tier(body.priority_tier)
+    if body.visibility is not UNSET:
+        yield "visibility", body.visibility or Visibility.OWNER
     for field in _TEXTS:
         given = getattr(body, field)
         if given is not UNSET:

@@ -23,10 +23,11 @@ class NewTokenBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """A token to make."""
 
     role: Role
-    """`metrics` scrapes `/metrics` alone, `viewer` reads, `user` submits in its tenant, `admin` may do everything,
-    `join` lets nodes join; `agent` is what agents show a control plane without TLS."""
+    """`metrics` scrapes `/metrics` alone, `viewer` reads, `user` submits in its tenant, `lead` also sees and changes
+    all jobs there, `admin` may do everything, `join` lets nodes join; `agent` is what agents show a control plane
+    without TLS."""
     tenant: str | None = None
-    """A `user` is bound to one; a `viewer` may be."""
+    """A `user` and a `lead` are bound to one; a `viewer` may be."""
     user: str | None = None
     """Unix account of the jobs that are submitted with it."""
     nodes: str | None = None

@@ -1,7 +1,7 @@
 """Admission of commands that create and revoke tokens.
 
-Rules: K1  a token of role `user` is bound to a tenant; those of programs and machines (`metrics`, `agent`, `join`) to
-           none, and to no user; one of role `join`, and no other that people make, is bound to nodes
+Rules: K1  a token of role `user` or `lead` is bound to a tenant; those of programs and machines (`metrics`,
+           `agent`, `join`) to none, and to no user; one of role `join`, and no other that people make, to nodes
        K2  an expiry lies ahead
        K3  there are at most `tokens_max`; expired ones don't count, and are revoked when another is made
        K4  a node joins with a token that is good for its name. Once it has joined, another key under its name wants a
@@ -46,9 +46,9 @@ def create(state: ClusterState, command: CreateToken, now: Instant) -> Answer:
 
 
 def _bound_fault(state: ClusterState, token: Token) -> Refusal | None:
-    if token.role is Role.USER and not token.tenant:
+    if token.role in (Role.USER, Role.LEAD) and not token.tenant:
         hint = "name one (`--tenant default`), or make a token of another role"
-        return refuse("bad_token", "a token of role user is bound to a tenant, and none is named", hint)
+        return refuse("bad_token", f"a token of role {token.role} is bound to a tenant, and none is named", hint)
     if token.role in _OF_NOBODY and (token.tenant or token.user):
         hint = "leave `--tenant` and `--user` out: what it opens is of the whole cluster"
         return refuse("bad_token", f"a token of role {token.role} has no tenant and no user", hint)

@@ -3,6 +3,7 @@
 from typing import ClassVar
 
 import msgspec
+from msgspec.structs import replace
 
 from stoker.brain.domain.allocation import TaskPlacement
 from stoker.brain.domain.array import Spans, indexes_of
@@ -10,6 +11,7 @@ from stoker.brain.domain.ids import Epoch, JobId, Position
 from stoker.brain.domain.job import JobSpec, StopCause, TaskEnd
 from stoker.brain.domain.lifecycle import JobState, Outcome
 from stoker.brain.domain.reason import Reason
+from stoker.brain.domain.sight import outlined_end, outlined_reason, outlined_spec
 from stoker.brain.domain.units import NEVER, Instant
 from stoker.brain.state.events.row import (
     Audience,
@@ -64,6 +66,7 @@ class JobSubmitted(AboutJob, frozen=True, kw_only=True, tag="job_submitted"):
         log=LogLine("task_submitted", _submitted_fields, counted=False),
         audit=lambda event: SubmitNote(event.job, event.spec.tenant),
         metric=JobMetric.SUBMITTED,
+        outline=lambda event: replace(event, spec=outlined_spec(event.spec)),
     )
 
     uid: str
@@ -93,6 +96,7 @@ class JobPlaced(_AboutAttempt, frozen=True, kw_only=True, tag="job_placed"):
         ),
         audit=None,
         metric=JobMetric.PLACED,
+        outline=lambda event: replace(event, master_addr="", master_port=0),
     )
 
     epoch: Epoch
@@ -129,7 +133,13 @@ class AttemptStopping(_AboutAttempt, frozen=True, kw_only=True, tag="attempt_sto
 class TaskEnded(_AboutTask, frozen=True, kw_only=True, tag="task_ended"):
     """A task is proved gone, or was settled without proof (`end.cause` says so). What it held is free."""
 
-    row: ClassVar["Row[TaskEnded]"] = Row(wakes=True, audience=Audience.JOB, log=None, audit=None)
+    row: ClassVar["Row[TaskEnded]"] = Row(
+        wakes=True,
+        audience=Audience.JOB,
+        log=None,
+        audit=None,
+        outline=lambda event: replace(event, end=outlined_end(event.end)),
+    )
 
     end: TaskEnd
 
@@ -146,6 +156,7 @@ class JobRequeued(AboutJob, frozen=True, kw_only=True, tag="job_requeued"):
         log=LogLine("task_requeued", lambda event: {"outcome": event.outcome, "not_before": event.not_before}),
         audit=None,
         metric=JobMetric.ELIGIBLE,
+        outline=lambda event: replace(event, reason=outlined_reason(event.reason)),
     )
 
     outcome: Outcome
@@ -176,6 +187,7 @@ class JobFinished(AboutJob, frozen=True, kw_only=True, tag="job_finished"):
         log=LogLine("task_finished", _finished_fields, counted=False),
         audit=lambda event: JobNote("cancel", event.job) if event.state is JobState.CANCELLED else None,
         metric=JobMetric.FINISHED,
+        outline=lambda event: replace(event, reason=event.reason and outlined_reason(event.reason)),
     )
 
     state: JobState
@@ -269,7 +281,14 @@ class MembersCancelled(msgspec.Struct, frozen=True, kw_only=True, tag="members_c
 class SubmitKeyed(msgspec.Struct, frozen=True, kw_only=True, tag="submit_keyed"):
     """The jobs just submitted came under this idempotency key of this principal."""
 
-    row: ClassVar["Row[SubmitKeyed]"] = Row(wakes=False, audience=Audience.JOBS, log=None, audit=None)
+    row: ClassVar["Row[SubmitKeyed]"] = Row(
+        wakes=False,
+        audience=Audience.JOBS,
+        log=None,
+        audit=None,
+        # By the digest a guess at the whole body could be checked.
+        outline=lambda event: replace(event, key="", digest=""),
+    )
 
     key: str
     digest: str

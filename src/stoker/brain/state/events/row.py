@@ -104,6 +104,8 @@ class Row(Generic[E]):
     audit: Callable[[E], AuditNote | None] | None
     """What it says of the command of a person that led to it. None = nothing."""
     metric: JobMetric | None = None
+    outline: Callable[[E], E] | None = None
+    """The event for those who see its job in outline (`brain/domain/sight.py`). None = it says no more than that."""
     public: Callable[[E], E] | None = None
     """The event without what no reader may see. None = it has no secret."""
 

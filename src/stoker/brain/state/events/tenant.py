@@ -6,7 +6,7 @@ import msgspec
 
 from stoker.brain.domain.ids import TenantName
 from stoker.brain.domain.quota import Pools, share_text
-from stoker.brain.domain.tenant import Tenant
+from stoker.brain.domain.tenant import Tenant, Visibility
 from stoker.brain.domain.units import human_duration
 from stoker.brain.state.events.row import Audience, Fields, LogLine, Row, SubjectNote
 
@@ -24,6 +24,7 @@ def tenant_text(of: Tenant) -> str:
         + ["doesn't borrow"] * (not of.quota.borrow)
         + ["doesn't lend"] * (not of.quota.lend)
         + [f"tier {of.tier}"] * (of.tier is not None)
+        + ["its people see each other's jobs"] * (of.visibility is Visibility.TENANT)
     )
 
 
