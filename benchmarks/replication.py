@@ -138,7 +138,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="stoker-bench-", dir=asked.dir) as folder:
         print(f"{machine()}; {fsyncs_per_second(Path(folder)):,.0f} fdatasync/s; profile {asked.profile}, mode sync\n")
         with Pair(Path(folder) / "pair", profile=asked.profile) as pair:
-            pair.extra = {"policy": {"tenant_pending_jobs_max": 1_000_000}, "log": {"level": "info"}}
+            most = {"tenant_pending_jobs_max": 1_000_000, "tenant_job_bytes_max": 1 << 40, "job_bytes_max": 1 << 40}
+            pair.extra = {"policy": most, "log": {"level": "info"}}
             pair.start()
             print("| submissions/s | batches | lag ms, median at most | 99 % at most | all at most | must |")
             print("|---:|---:|---:|---:|---:|---|")

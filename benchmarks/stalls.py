@@ -186,7 +186,7 @@ async def measure(folder: Path, chosen: argparse.Namespace) -> None:
     telemetry = StructuredTelemetry(clock, metrics=Metrics(), stream=io.BytesIO())
     world = ControlPorts(clock=clock, entropy=SystemEntropy(), telemetry=telemetry)
     log, history = SqliteLog(folder, look_back_max=0), SqliteHistory(folder)
-    policy = PolicySettings(tenant_pending_jobs_max=1_000_000)
+    policy = PolicySettings(tenant_pending_jobs_max=1_000_000, tenant_job_bytes_max=1 << 40, job_bytes_max=1 << 40)
     settings = ControlSettings(snapshot=SnapshotSettings(interval_s=80_000), policy=policy)
     await log.open()
     try:

@@ -79,8 +79,9 @@ def control_on_core_0(folder: Path, *settings_more: str, alone: bool = False, tl
         "grpc.node_port": 0,
         "tls.mode": "on" if tls else "off",
     }
-    # Jobs pile up where no node takes them.
-    settings |= {"policy.tenant_pending_jobs_max": 1_000_000}
+    # Jobs pile up where no node takes them, and one principal asks for as many as a whole department.
+    settings |= {"policy.tenant_pending_jobs_max": 1_000_000, "http.rate_per_principal": 0}
+    settings |= {"policy.tenant_job_bytes_max": 1 << 40, "policy.job_bytes_max": 1 << 40}
     given = [*(f"{key}={value}" for key, value in settings.items()), *settings_more]
     words = [word for each in given for word in ("--set", each)]
     pin = ["taskset", "-c", "0"] if shutil.which("taskset") else []

@@ -1,14 +1,16 @@
-"""Following what became durable: F1 to F3 of `control.feed`."""
+"""Following what became durable: F1 to F4 of `control.feed`."""
 
 import asyncio
 
 import pytest
 
-from stoker.brain.domain.ids import CONTROL, Epoch, Position
+from stoker.brain.domain.ids import CONTROL, Epoch, JobId, Position
 from stoker.brain.domain.units import Instant
 from stoker.brain.state.codec import Fact
+from stoker.brain.state.events.job import JobSubmitted
 from stoker.brain.state.events.leadership import EpochBegan
 from stoker.control.feed import Entry, Feed, FeedLost
+from tests.brain.state.story import spec
 from tests.control.stage import stage, virtual
 
 
@@ -64,6 +66,19 @@ async def test_a_waiting_subscriber_wakes_for_news_and_ends_on_close() -> None:
     await asyncio.sleep(0)
     feed.close()
     assert await ending is None
+
+
+def test_f4_a_ring_of_large_jobs_is_bounded_by_their_memory() -> None:
+    large = spec(env={"A": "x" * 100_000})
+    facts = [
+        (Position(at), Fact(at=Instant(at), by=CONTROL, event=JobSubmitted(job=JobId(at), uid="", spec=large)))
+        for at in range(1, 31)
+    ]
+    feed = Feed(Position(0), bytes_max=1 << 20)
+    feed.publish(facts[:20])
+    assert feed.entries() == facts[10:20]
+    feed.publish([*facts[20:], *entries(31, 40)])
+    assert [position for position, _ in feed.entries()] == list(range(21, 41))
 
 
 @virtual

@@ -194,7 +194,11 @@ class Pair:
             store = {}
         return {
             "data_dir": str(half.folder),
-            "http": {"host": half.host, "port": half.http_port},
+            "http": {
+                "host": half.host,
+                "port": half.http_port,
+                "rate_per_principal": 0,
+            },  # some tests ask without pause
             "grpc": {"host": half.host, "port": half.grpc_port, "node_port": 0},
             "tls": {"mode": "off"},
             "failover": failover,

@@ -39,6 +39,7 @@ class QuickCheck:
         """Arrays and members, the final ones too: an array is counted from all of them."""
         self._final: dict[JobState, list[JobId]] = {word: [] for word in sorted(FINAL)}
         self._ended: list[tuple[Instant, JobId]] = []
+        self._ended_bytes = 0
 
     @property
     def open_jobs(self) -> Collection[Job]:
@@ -70,6 +71,7 @@ class QuickCheck:
             if end is not None:
                 _drop(self._final[old.state], old.id)
                 _drop(self._ended, (end, old.id))
+                self._ended_bytes -= old.spec.memory_bytes
         if new is not None:
             self._seen[new.id] = new
             if new.array_of or new.members:
@@ -80,6 +82,7 @@ class QuickCheck:
             else:
                 insort(self._final[new.state], new.id)
                 insort(self._ended, (end, new.id))
+                self._ended_bytes += new.spec.memory_bytes
 
     def _drifted(self, state: ClusterState) -> list[str]:
         fresh = rebuild(
@@ -87,9 +90,10 @@ class QuickCheck:
             state.nodes,
             state.tenants,
             ended_max=state.policy.ended_jobs_max,
+            ended_bytes_max=state.policy.ended_bytes_max,
             known=state.jobs,
         )
-        fresh.ended.entries = self._ended
+        fresh.ended.entries, fresh.ended_bytes = self._ended, self._ended_bytes
         for word, ids in self._final.items():
             fresh.by_state[word].entries = ids
         return list(drifted(state.indexes, fresh))

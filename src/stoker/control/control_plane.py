@@ -104,7 +104,8 @@ class ControlPlane:
             settings=settings,
             committer=committer,
             access=Access(committer, WrongTokens(ports), open_to_owner=runtime.open_to_owner),
-            rate_limit=RateLimit(ports, per_second=settings.http.rate_per_principal),
+            # Whom only its owner reaches has nobody to keep others out.
+            rate_limit=RateLimit(ports, per_second=0 if runtime.open_to_owner else settings.http.rate_per_principal),
             loop=loop,
             snapshots=Snapshots(committer, log, ports, recovered, interval_s=settings.snapshot.interval_s),
             audit=Audit(committer, nodes, ports),

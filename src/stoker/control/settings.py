@@ -32,9 +32,11 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
     cors_origins: tuple[str, ...] = ()
     """Web pages of which other origins may ask, such as https://portal.example.org. None by default: only pages that
     this control plane serves itself."""
-    rate_per_principal: Annotated[float, Range(0, 1_000_000, " a second")] = 0.0
-    """Requests a second that each principal may make on average, in bursts of up to two seconds' worth; beyond it 429
-    and when to come back. 0 = no limit, since one scheduler's users seldom mean harm."""
+    rate_per_principal: Annotated[float, Range(0, 1_000_000, " a second")] = 200.0
+    """Requests a second, over REST and gRPC, that each principal may make on average, in bursts of up to two seconds'
+    worth; beyond it 429 and when to come back. 200 is what ten scripts of one account ask that submit job by job as
+    fast as they are answered; 10,000 jobs in one request count once. `/health`, `/metrics`, agents and whoever needs no
+    token are not counted. 0 = no limit."""
     metrics_public: bool = False
     """Whether `/metrics` is answered without a token. Off, since the names of tenants are in it; Prometheus sends a
     token of role `metrics` with `authorization`."""

@@ -9,7 +9,6 @@ Rules: N1  a snapshot is of one position, taken in slices between which others r
 """
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.codec import load_snapshot, snapshot_chunks
 from stoker.control.committer import Committer, LogTooNew, replayed
 from stoker.control.control_ports import ControlPorts
-from stoker.control.feed import FEED_MAX, Entry
+from stoker.control.feed import Entry, Feed
 from stoker.control.history import Recorder
 from stoker.ports import EventLog, LogDamaged, LogFailed
 
@@ -60,11 +59,11 @@ async def recover(log: EventLog, ports: ControlPorts, begin: Begin) -> Recovered
     state = ClusterState() if stored is None else _loaded(stored.position, stored.chunks)
     since: Final = state.position
     history = begin(state)
-    recent: deque[Entry] = deque(maxlen=FEED_MAX)
+    recent = Feed(since)
     async for position, record in log.follow(since):
         entry = replayed(state, position, record)
         history.note(state, *entry)
-        recent.append(entry)
+        recent.publish((entry,))
         if position % RELIEF_EVERY == 0:
             await history.relieve()
     ports.telemetry.event(
@@ -77,7 +76,7 @@ async def recover(log: EventLog, ports: ControlPorts, begin: Begin) -> Recovered
         epoch=state.epoch,
         took_ms=round((ports.clock.mono() - began) * 1_000),
     )
-    return Recovered(state, since, tuple(recent), history)
+    return Recovered(state, since, recent.entries(), history)
 
 
 async def state_of(log: EventLog) -> ClusterState:

@@ -133,13 +133,13 @@ HOLD: Final = _job_operation(
     "POST",
     "/api/v1/jobs/{job_id}/hold",
     "Keep what waits from starting, until it is released.",
-    *("job_ended", "job_live", "too_many_jobs"),
+    *("job_ended", "job_live", "too_many_jobs", "job_bytes_full"),
 )
 RELEASE: Final = _job_operation(
     "POST",
     "/api/v1/jobs/{job_id}/release",
     "Let what is held wait for its turn again.",
-    *("not_held", "too_many_jobs"),
+    *("not_held", "too_many_jobs", "job_bytes_full"),
     done_code="not_held",
 )
 REQUEUE: Final = _job_operation(
@@ -147,7 +147,7 @@ REQUEUE: Final = _job_operation(
     "/api/v1/jobs/{job_id}/requeue",
     "Run it once more: what is live is stopped first. Of a whole array the members that failed.",
     *("nothing_failed", "job_waits", "job_ended", "too_many_jobs", "too_many_attempts"),
-    *("dependency_never_satisfied", "unknown_partition", "unknown_tenant", "queue_full"),
+    *("dependency_never_satisfied", "unknown_partition", "unknown_tenant", "queue_full", "job_bytes_full"),
     *("over_tenant_limit", "demand_unstated", "priority_above_tier", "time_limit_too_long"),
     repeatable=False,
 )

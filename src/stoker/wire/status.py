@@ -126,6 +126,7 @@ STATUSES: Final[dict[str, Status]] = {
     "root_refused": _forbidden("Jobs may not run as root"),
     "demand_unsatisfiable": _impossible("No node could ever run it"),
     "queue_full": _full("Too many jobs wait"),
+    "job_bytes_full": _full("Jobs take too much memory"),
     # it isn't there
     "not_found": _missing("Nothing lives at this path"),
     "method_not_allowed": Status(405, "UNIMPLEMENTED", EXIT_REFUSED, "The path has no such method"),
@@ -290,7 +291,7 @@ def retry_after_s(refusal: Refusal) -> int:
     return int(told) or (_PASSING_S if refusal.code in _PASSING else 0)
 
 
-_PASSING: Final = frozenset({"overloaded", "queue_full", "too_many_streams"})
+_PASSING: Final = frozenset({"overloaded", "queue_full", "job_bytes_full", "too_many_streams"})
 _PASSING_S: Final = 1
 """What may be over in a second."""
 
@@ -317,6 +318,7 @@ SUBMIT_CODES: Final = (
     "no_container_runtime",
     "demand_unsatisfiable",
     "queue_full",
+    "job_bytes_full",
     "bad_time",
     "bad_selector",
     "bad_toleration",

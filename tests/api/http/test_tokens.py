@@ -167,6 +167,15 @@ async def test_whoever_asks_too_often_is_told_when_to_come_back_and_nobody_else_
         assert replies[2].headers["retry-after"] == "1"
         assert (await asked(plane, seldom)).status == 200
         assert (await plane.get("/health")).status == 200
+        assert (await asked(plane, often, path="/metrics")).status == 200
+
+
+async def test_there_is_a_rate_unless_settings_say_otherwise(tmp_path: Path) -> None:
+    async with plane_in(tmp_path, ControlSettings(), open_to_owner=False) as plane:
+        often = await made(plane, Role.VIEWER)
+        statuses = [(await asked(plane, often, path="/api/v1/nodes")).status for _ in range(1_000)]
+        assert statuses[:400] == [200] * 400
+        assert 429 in statuses
 
 
 @pytest.mark.parametrize("public", [False, True])

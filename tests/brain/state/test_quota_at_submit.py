@@ -12,7 +12,8 @@ from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.quota import Limits, Quota
 from stoker.brain.domain.tenant import NO_TENANT, UNSTATED, Tenant, Tier
 from stoker.brain.domain.units import DAY_MS, HOUR_MS
-from stoker.brain.state.commands import Cancel, PutTenant, Requeue, Submit
+from stoker.brain.state.codec import load_snapshot, snapshot_chunks
+from stoker.brain.state.commands import Cancel, Hold, PutTenant, Requeue, Submit
 from tests.brain.state.story import ANNA, Story, spec
 
 LAB, TEAM = TenantName("lab"), TenantName("team")
@@ -260,3 +261,85 @@ def test_v7_what_runs_may_be_told_to_wait_again_whatever_the_limits_are_by_now()
     story.started(job)
     limited(story, LAB, gpus=2, pending=0)
     assert again(story, str(job)) == ""
+
+
+# -- V8 ----------------------------------------------------------------------------------------------------------
+
+MIB = 1 << 20
+LARGE = spec(command="echo " + "x" * 100_000, env={"A": "y" * 120_000}, hold=True)
+"""220 KB."""
+
+
+def large(tenant: TenantName = TEAM, **fields: object) -> JobSpec:
+    return replace(LARGE, tenant=tenant, **fields)
+
+
+def test_v8_the_jobs_of_a_tenant_take_no_more_memory_than_the_policy_says() -> None:
+    story = tenants(Policy(tenant_job_bytes_max=MIB))
+    assert [submit(story, large()) for _ in range(5)] == ["", "", "", "", "job_bytes_full"]
+    assert submit(story, large(DEFAULT_TENANT)) == "", "of another tenant"
+    assert submit(story, spec(tenant=TEAM)) == "", "a small one still fits"
+    refusal = story.refused(Submit(by=ANNA, specs=(large(),)))
+    assert refusal.facts["bytes_max"] == MIB
+    assert 4 * 220_000 < refusal.facts["taken_bytes"] < 4 * 225_000  # type: ignore[operator]  # a number
+    assert "of tenant team that haven't ended take" in refusal.message
+    assert "1024 KiB" in refusal.message
+    assert "in files" in refusal.hint
+
+
+def test_v8_what_ends_gives_its_memory_back_and_what_runs_once_more_takes_it_again() -> None:
+    story = tenants(Policy(tenant_job_bytes_max=MIB))
+    jobs = [story.submit(large()) for _ in range(4)]
+    assert submit(story, large()) == "job_bytes_full"
+    story.cancel(jobs[0])
+    assert story.state.indexes.usage_ledger.memory_of(TEAM) < 3 * 225_000
+    assert submit(story, large()) == ""
+    assert again(story, str(jobs[0])) == "job_bytes_full"
+    story.cancel(jobs[1])
+    assert again(story, str(jobs[0])) == ""
+    assert submit(story, large()) == "job_bytes_full"
+
+
+def test_v8_a_tenant_counts_with_those_beneath_it_and_all_tenants_together() -> None:
+    story = tenants(Policy(tenant_job_bytes_max=MIB, job_bytes_max=MIB + MIB // 2))
+    assert submit(story, *[large(TEAM)] * 2, *[large(LAB)] * 2) == ""
+    assert submit(story, large(LAB)) == "job_bytes_full"
+    assert [submit(story, large(DEFAULT_TENANT)) for _ in range(4)] == ["", "", "", "job_bytes_full"]
+    assert story.refused(Submit(by=ANNA, specs=(large(DEFAULT_TENANT),))).message.startswith("the jobs that haven't")
+
+
+def test_v8_many_small_variables_count_with_the_memory_that_each_takes() -> None:
+    story = tenants(Policy(tenant_job_bytes_max=MIB))
+    names = {f"{number:x}": "" for number in range(20_000)}
+    assert sum(map(len, names)) < 100_000
+    assert submit(story, spec(tenant=TEAM, env=names)) == "job_bytes_full", "20,000 texts of 50 bytes and more"
+
+
+def test_v8_members_that_become_records_count_one_by_one() -> None:
+    story = tenants(Policy(tenant_job_bytes_max=MIB))
+    array = story.submit(large(array=parse_array("0-9"), hold=False))
+    story.tell(Hold, f"{array}_[0-2]")
+    refusal = story.ask(Hold(by=ANNA, target=parse_job_ref(f"{array}_3")))
+    assert isinstance(refusal, Refusal)
+    assert refusal.code == "job_bytes_full"
+
+
+def test_v8_the_count_is_the_same_after_a_restart() -> None:
+    story = tenants(Policy(tenant_job_bytes_max=MIB))
+    first, _ = story.submit(large()), story.submit(large(LAB))
+    story.cancel(first)
+    loaded = load_snapshot(snapshot_chunks(story.state))
+    assert loaded.indexes.usage_ledger.memory == story.state.indexes.usage_ledger.memory
+    assert loaded.indexes.open_bytes == story.state.indexes.open_bytes > 220_000
+    assert loaded.indexes.ended_bytes == story.state.indexes.ended_bytes > 220_000
+
+
+def test_v8_of_ended_jobs_the_oldest_are_forgotten_whose_memory_is_too_much() -> None:
+    story = tenants(Policy(ended_bytes_max=MIB))
+    jobs = [story.submit(large()) for _ in range(8)]
+    for job in jobs:
+        story.cancel(job)
+    story.all_due()
+    assert [job for job in jobs if job in story.state.jobs] == jobs[-4:]
+    assert story.state.indexes.ended_bytes < MIB
+    assert story.state.indexes.next_deadline() is None

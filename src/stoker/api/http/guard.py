@@ -39,7 +39,7 @@ from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.control.control_plane import ControlPlane
 from stoker.control.failover_control import PairView, not_active
 from stoker.control.settings import is_loopback as is_loopback_address
-from stoker.wire.endpoints import API_PREFIX, KEY_HEADER, PROMOTE, REPLAYED_HEADER
+from stoker.wire.endpoints import API_PREFIX, KEY_HEADER, METRICS, PROMOTE, REPLAYED_HEADER
 from stoker.wire.rest.log import ATTEMPT_HEADER, ENDED_HEADER, OFFSET_HEADER, SIZE_HEADER
 
 _HEAD: Final = "stoker.head"
@@ -86,7 +86,7 @@ class AccessMiddleware:
         # Where no token is wanted, a page that may ask could do whatever the owner can.
         self._origins = frozenset(() if control.access.open_to_owner else http.cors_origins)
         self._pair = control.pair
-        self._open = OPEN | {"/metrics"} if http.metrics_public else OPEN
+        self._open = OPEN | {METRICS.path} if http.metrics_public else OPEN
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -127,7 +127,8 @@ class AccessMiddleware:
         if path in self._open or method == "OPTIONS":  # OPTIONS only says which methods there are
             return NOBODY
         caller = self._access.caller(said.authorization)
-        self._rate_limit.take(caller.principal)
+        if path != METRICS.path:  # a scrape that is refused leaves a hole in every picture
+            self._rate_limit.take(caller.principal)
         check_role(caller, method, path)
         return caller
 

@@ -8,6 +8,7 @@ needn't traverse them (`gc=False`): with 100,000 jobs a traversal took 80 ms, in
 from collections.abc import Mapping
 from enum import StrEnum
 from itertools import takewhile
+from typing import Final
 
 import msgspec
 
@@ -58,6 +59,12 @@ class TextEncoding(StrEnum):
         return text if self is TextEncoding.UTF_8 else text.encode(self, "replace").decode("utf-8", "surrogateescape")
 
 
+RECORD_BYTES: Final = 512
+"""Memory of a job's record beside its texts."""
+TEXT_BYTES: Final = 64
+"""Memory of one text beside its letters, with its place in what holds it."""
+
+
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The job as it was submitted, with defaults filled in; it never changes."""
 
@@ -101,6 +108,21 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def shape(self) -> Shape:
         """The shape of the job, which the engine judges it by."""
         return Shape(self.tenant, self.job_class, self.demand, self.where, self.partition)
+
+    @property
+    def memory_bytes(self) -> int:
+        """The memory that a record of this job takes, rounded up: the same on every machine and after every restart.
+
+        Costs: two microseconds, and one more for each dozen of variables and arguments.
+        """
+        texts = [self.name, self.workdir, self.image, self.comment, self.output, self.error, *self.env]
+        texts += self.env.values()
+        texts += (self.command,) if isinstance(self.command, str) else self.command
+        letters = sum(map(len, texts))
+        if not all(map(str.isascii, texts)):  # of those that aren't, a letter takes up to four bytes
+            letters += sum([3 * len(text) for text in texts if not text.isascii()])
+        small = len(self.after) + (0 if self.where is ANYWHERE else self.where.terms)
+        return RECORD_BYTES + letters + TEXT_BYTES * (len(texts) + 2 * small)
 
 
 class EndCause(StrEnum):

@@ -51,6 +51,12 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """Jobs and members of arrays that may wait; a submit beyond it is refused with `queue_full`."""
     tenant_pending_jobs_max: Annotated[int, Range(1, 10_000_000)] = 100_000
     """The same of one tenant, so that one runaway script can't fill the queue of all."""
+    job_bytes_max: Annotated[int, Range(1 << 20, 1 << 40)] = 1 << 30
+    """Memory of all jobs that haven't ended, in bytes; a submit beyond it is refused with `job_bytes_full`. 1 GiB is
+    the million jobs that may wait, of 1 KiB each: a usual one takes 0.8 KiB, one of the longest command and environment
+    a quarter of a MiB or, with many small variables, more."""
+    tenant_job_bytes_max: Annotated[int, Range(1 << 20, 1 << 40)] = 128 << 20
+    """The same of one tenant with those beneath it: 128 MiB, which is 100,000 jobs of 1.3 KiB or 500 of the longest."""
     tenants_max: int = 10_000
     """One more is refused."""
     tenant_depth_max: int = 8
@@ -59,6 +65,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens that are neither revoked nor expired; one more is refused."""
     ended_jobs_max: Annotated[int, Range(1, 1_000_000)] = 10_000
     """Ended jobs kept in memory, about 2 KiB each; older ones are pruned from the state."""
+    ended_bytes_max: Annotated[int, Range(1 << 20, 1 << 40)] = 64 << 20
+    """Memory of the ended jobs that are kept, in bytes; beyond it older ones are pruned too. 64 MiB is three times what
+    as many usual ones take, so it is met by jobs with long commands and environments alone."""
     jobs_per_submit_max: Annotated[int, Range(1, 100_000)] = 10_000
     """Jobs of one request; a longer list is refused, so that no request holds up the others for long."""
     array_members_max: Annotated[int, Range(1, 1_000_000)] = 100_000

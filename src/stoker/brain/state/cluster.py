@@ -72,7 +72,7 @@ class ClusterState:
 
     def put_policy(self, policy: Policy) -> None:
         self.policy = policy
-        self.indexes.ended_max = policy.ended_jobs_max
+        self.indexes.ended_max, self.indexes.ended_bytes_max = policy.ended_jobs_max, policy.ended_bytes_max
 
     def put_tenant(self, tenant: Tenant) -> None:
         self.tenants[tenant.name] = tenant
@@ -114,7 +114,14 @@ class ClusterState:
         return next((each for each in self.tokens.values() if each.role is Role.AGENT and each.node == node), None)
 
     def rebuilt_indexes(self) -> Indexes:
-        return rebuild(self.jobs, self.nodes, self.tenants, ended_max=self.policy.ended_jobs_max)
+        policy = self.policy
+        return rebuild(
+            self.jobs,
+            self.nodes,
+            self.tenants,
+            ended_max=policy.ended_jobs_max,
+            ended_bytes_max=policy.ended_bytes_max,
+        )
 
     def find(self, ref: JobRef) -> Job | None:
         """The job, or the one member, that `ref` names. Members that are no records are shown as the array has them.

@@ -25,7 +25,9 @@ FORMAT: Final = 2
 """Of facts and snapshots. A newer number is refused; what an older one wrote is read, since events and fields are only
 ever added. Which events belong to it is in `tests/old/`, and peers compare it before one follows the other."""
 JOBS_PER_CHUNK: Final = 500
-"""About a millisecond of encoding, so that a snapshot never holds the process for long."""
+CHUNK_BYTES: Final = 1 << 20
+"""A chunk ends with the job that reaches either: about a millisecond of encoding, so that a snapshot never holds the
+process for long."""
 
 
 class Fact(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,8 +112,16 @@ def snapshot_chunks(state: ClusterState) -> Iterator[bytes]:
         )
     )
     yield _encoder.encode(nodes)
-    for start in range(0, len(jobs), JOBS_PER_CHUNK):
-        yield _encoder.encode(jobs[start : start + JOBS_PER_CHUNK])
+    chunk: list[Job] = []
+    size = 0
+    for job in jobs:
+        chunk.append(job)
+        size += job.spec.memory_bytes
+        if len(chunk) >= JOBS_PER_CHUNK or size >= CHUNK_BYTES:
+            yield _encoder.encode(chunk)
+            chunk, size = [], 0
+    if chunk:
+        yield _encoder.encode(chunk)
 
 
 def load_snapshot(chunks: Iterable[bytes]) -> ClusterState:

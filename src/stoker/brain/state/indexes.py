@@ -99,6 +99,10 @@ class Indexes:
         """Arrays whose members have all ended, while they haven't yet."""
         self.pending_count = 0
         """Jobs and members that wait."""
+        self.open_bytes = 0
+        """Memory of the records of jobs that haven't ended."""
+        self.ended_bytes = 0
+        """Memory of the records of those that have."""
         self.running_arrays = 0
         """Arrays that are shown as running because a member is live."""
         self._of_array: dict[JobId, _ArrayMemberEntry] = {}
@@ -126,7 +130,8 @@ class Indexes:
         self.node_classes = NodeClasses()
         self.usage_ledger = UsageLedger(tenants)
         self.ended_max = 0
-        """Copied from the policy, so that `next_deadline` knows when pruning is due."""
+        self.ended_bytes_max = 0
+        """Both copied from the policy, so that `next_deadline` knows when pruning is due."""
 
     @property
     def gpus_in_service(self) -> int:
@@ -135,7 +140,8 @@ class Indexes:
 
     def next_deadline(self, clock_moved_ms: int = 0) -> Instant | None:
         """Return when `RunDeadlines` has something to do next; None = nothing is foreseen."""
-        if self.over or self.dependents.decided or len(self.ended) > self.ended_max + self.ended_max // 10:
+        surplus = len(self.ended) > self.ended_max + self.ended_max // 10 or self.ended_bytes > self.ended_bytes_max
+        if self.over or self.dependents.decided or surplus:
             return NEVER
         limit = self.limits.head()
         heads = (self.delayed.head(), limit and later(limit, clock_moved_ms), *self.paused.values())
@@ -153,6 +159,8 @@ class Indexes:
         assert changed is not None, "a change has a before or an after"
         if waiting:
             self.usage_ledger.wait(changed.spec.tenant, waiting)
+        if _is_open(old) is not _is_open(new):
+            self._follow_memory(changed, _is_open(old), _is_open(new))
         if changed.members is not None:
             self._follow_array(changed.id)
         else:
@@ -164,6 +172,16 @@ class Indexes:
         before, after = _live(old), _live(new)
         if before is not after:
             self._follow_attempt(old, before, new, after)
+
+    def _follow_memory(self, job: Job, before: bool | None, after: bool | None) -> None:
+        """Count the memory of a record that was made, ended, runs again or is dropped."""
+        size = job.spec.memory_bytes
+        for is_open, more in ((before, -size), (after, size)):
+            if is_open:
+                self.open_bytes += more
+                self.usage_ledger.remember(job.spec.tenant, more)
+            elif is_open is not None:
+                self.ended_bytes += more
 
     def _follow_state(self, job: JobId, before: JobState | None, after: JobState | None) -> None:
         if before is not after:
@@ -341,11 +359,12 @@ def rebuild(
     tenants: Mapping[TenantName, Tenant],
     *,
     ended_max: int,
+    ended_bytes_max: int = 0,
     known: Mapping[JobId, Job] | None = None,
 ) -> Indexes:
     """Build the indexes from nothing. `known` are all jobs that one of `jobs` may wait for, when there are more."""
     made = Indexes(nodes, jobs if known is None else known, tenants)
-    made.ended_max = ended_max
+    made.ended_max, made.ended_bytes_max = ended_max, ended_bytes_max
     for tenant in tenants.values():
         made.usage_ledger.tenant_changed(tenant.name, tenant)
     for node in nodes.values():
@@ -353,6 +372,11 @@ def rebuild(
     for job in jobs.values():
         made.job_changed(None, job)
     return made
+
+
+def _is_open(job: Job | None) -> bool | None:
+    """Whether a job hasn't ended; None = there is none."""
+    return None if job is None else not job.is_final
 
 
 def _live(job: Job | None) -> Attempt | None:

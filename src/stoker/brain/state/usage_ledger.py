@@ -28,6 +28,8 @@ class UsageLedger:
     """Each with all tenants beneath it."""
     pending: dict[TenantName, int] = field(default_factory=dict, init=False)
     """Jobs and members that wait, each tenant with all beneath it."""
+    memory: dict[TenantName, int] = field(default_factory=dict, init=False)
+    """Bytes that records of jobs take which haven't ended, each tenant with all beneath it."""
     promised: dict[TenantName, None] = field(default_factory=dict, init=False)
     """Tenants that have a guarantee."""
     unlending: dict[TenantName, None] = field(default_factory=dict, init=False)
@@ -43,6 +45,9 @@ class UsageLedger:
 
     def pending_of(self, tenant: TenantName) -> int:
         return self.pending.get(tenant, 0)
+
+    def memory_of(self, tenant: TenantName) -> int:
+        return self.memory.get(tenant, 0)
 
     def amounts(self) -> tuple[dict[JobClass, Amount], dict[TenantName, Amount]]:
         """Return the amounts that are held, without the jobs that wait."""
@@ -69,12 +74,19 @@ class UsageLedger:
 
     def wait(self, tenant: TenantName, more: int) -> None:
         """So many more wait; fewer when negative."""
+        self._count(self.pending, tenant, more)
+
+    def remember(self, tenant: TenantName, more: int) -> None:
+        """So many more bytes of records are kept; fewer when negative."""
+        self._count(self.memory, tenant, more)
+
+    def _count(self, counts: dict[TenantName, int], tenant: TenantName, more: int) -> None:
         for each in self._path(tenant):
-            waiting = self.pending_of(each) + more
-            if waiting:
-                self.pending[each] = waiting
+            count = counts.get(each, 0) + more
+            if count:
+                counts[each] = count
             else:
-                del self.pending[each]
+                del counts[each]
 
     def _path(self, tenant: TenantName) -> tuple[TenantName, ...]:
         path = self._paths.get(tenant)

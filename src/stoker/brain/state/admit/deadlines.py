@@ -12,6 +12,7 @@ from typing import Final
 
 from stoker.brain.domain.dependency import Verdict
 from stoker.brain.domain.errors import Facts
+from stoker.brain.domain.ids import JobId
 from stoker.brain.domain.job import Job, StopCause
 from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.reason import Reason, ReasonCode
@@ -50,10 +51,24 @@ def run(state: ClusterState, now: Instant) -> tuple[Event, ...]:
     never = {event.job for event in decided if isinstance(event, JobFinished)}  # nothing ends twice
     over = [_array_over(state, state.jobs[array]) for array in sorted(indexes.over)[:DUE_MAX] if array not in never]
     events.extend((*decided, *over))
-    surplus = len(indexes.ended) - state.policy.ended_jobs_max
-    if surplus > 0 and not decided and not over:  # R3
-        events.append(JobsPruned(jobs=tuple(job for _, job in indexes.ended.entries[: min(surplus, DUE_MAX)])))
+    if not decided and not over:  # R3
+        pruned = _surplus(state)
+        if pruned:
+            events.append(JobsPruned(jobs=pruned))
     return tuple(events)
+
+
+def _surplus(state: ClusterState) -> tuple[JobId, ...]:
+    """Return the oldest ended jobs, which are more than may be kept or take more memory."""
+    indexes, policy = state.indexes, state.policy
+    jobs, size = len(indexes.ended) - policy.ended_jobs_max, indexes.ended_bytes - policy.ended_bytes_max
+    pruned: list[JobId] = []
+    for _, job in indexes.ended.entries[:DUE_MAX]:
+        if len(pruned) >= jobs and size <= 0:
+            break
+        pruned.append(job)
+        size -= state.jobs[job].spec.memory_bytes
+    return tuple(pruned)
 
 
 def _dependencies(state: ClusterState) -> list[JobEvent]:

@@ -99,7 +99,7 @@ def admit_operation(state: ClusterState, command: JobOperation) -> Answer:
         case Hold():
             return hold(state, target)
         case Release():
-            return release(target)
+            return release(state, target)
         case Requeue():
             return requeue(state, target)
         case SignalJob():
@@ -138,7 +138,7 @@ def hold(state: ClusterState, target: _OperationTarget) -> Answer:
         own = (JobHeld(job=target.array.id),) if target.array.state is JobState.PENDING else ()
         return (*own, *(JobHeld(job=job.id) for job in target.records if job.state is JobState.PENDING))
     made = target.lazy if _lazy_state(target) is JobState.PENDING else ()
-    large = _too_many(target, count_of(made))
+    large = _too_many(state, target, count_of(made))
     if large:
         return large
     events: list[JobEvent] = [*_made(target, held=True)] if made else []
@@ -152,13 +152,13 @@ def hold(state: ClusterState, target: _OperationTarget) -> Answer:
     return _ended(state, target)
 
 
-def release(target: _OperationTarget) -> Answer:
+def release(state: ClusterState, target: _OperationTarget) -> Answer:
     """Admit that held targets are pending again."""
     events: list[JobEvent] = []
     if target.whole and target.array and target.array.state is JobState.HELD:
         events.append(JobReleased(job=target.array.id))
     elif not target.whole and _lazy_state(target) is JobState.HELD:
-        large = _too_many(target, count_of(target.lazy))
+        large = _too_many(state, target, count_of(target.lazy))
         if large:
             return large
         events.extend(_made(target, held=False))
@@ -182,7 +182,7 @@ def requeue(state: ClusterState, target: _OperationTarget) -> Answer:
         if len(job.attempts) >= state.policy.attempts_max:
             return _tried_enough(job, state.policy.attempts_max)
     unmade = [*_uncancelled(target), *_forgotten(target)]
-    fault = _too_many(target, sum(map(count_of, unmade))) or _tenant_fault(state, target, again, unmade)
+    fault = _too_many(state, target, sum(map(count_of, unmade))) or _tenant_fault(state, target, again, unmade)
     if fault:
         return fault
     events: list[JobEvent] = [*_unmade(target, unmade)]
@@ -252,10 +252,10 @@ def _records(state: ClusterState, array: Job, indexes: Spans) -> tuple[Job, ...]
     return tuple(records if whole else [job for job in records if contains(indexes, job.array_index)])
 
 
-def _too_many(target: _OperationTarget, made: int) -> Refusal | None:
-    # The same bound as on a list of jobs: these members become jobs of their own.
+def _too_many(state: ClusterState, target: _OperationTarget, made: int) -> Refusal | None:
+    # The same bounds as on a list of jobs: these members become jobs of their own.
     if made <= MADE_MAX:
-        return None
+        return TenantRules(state).memory_full([target.array.spec], made) if target.array and made else None
     array, hint = target.ref.job, "name fewer at a time" + ("" if target.whole else ", or the array as a whole")
     message = f"{made} members of array {array} would become jobs of their own at once; at most {MADE_MAX} may"
     return refuse("too_many_jobs", message, hint, job_id=str(array), jobs=made, jobs_max=MADE_MAX)

@@ -6,13 +6,14 @@ Rules: V1  the tenant exists
        V4  where memory or GPU memory is limited, a job must say how much it needs
        V5  what alone is more than a limit could never start, so it is refused; else it may wait
        V6  no more may wait than the bounds on pending jobs say: of the tenant, of those above it, of the policy
+       V8  nor may those that haven't ended take more memory than the policy says, of one tenant and of all
        V7  an ended job that a person requeues is checked as a new one; a job that lost its node or is to be retried
            waits again by itself, whatever the limits are by now
 Costs: each demand is compared with the limits once until a tenant changes, since most jobs are of few kinds: compared
        anew for each job, the tree took a third of what it costs to submit one.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from msgspec.structs import replace
@@ -71,11 +72,22 @@ class TenantRules:
         return self._demands[asked]
 
     def queue_full(self, specs: Sequence[JobSpec]) -> Refusal | None:
-        """Return the refusal of jobs of which more would wait than the bounds on pending jobs allow (V6)."""
+        """Return the refusal of jobs beyond the bounds on pending jobs (V6) or on their memory (V8)."""
         more: dict[TenantName, int] = {}
         for spec in specs:
             more[spec.tenant] = more.get(spec.tenant, 0) + (spec.array.count if spec.array else 1)
-        return self._full(more)
+        return self._full(more) or self.memory_full(specs)
+
+    def memory_full(self, specs: Iterable[JobSpec], records: int = 1) -> Refusal | None:
+        """Return the refusal of so many new records of each of these jobs, for the memory that they would take (V8)."""
+        more: dict[TenantName, int] = {}
+        for spec in specs:
+            more[spec.tenant] = more.get(spec.tenant, 0) + spec.memory_bytes * records
+        policy, indexes = self._state.policy, self._state.indexes
+        full = _too_large(indexes.open_bytes, sum(more.values()), policy.job_bytes_max, "")
+        for name, size in more.items():
+            full = full or _too_large(indexes.usage_ledger.memory_of(name), size, policy.tenant_job_bytes_max, name)
+        return full
 
     def fault_again(self, ended: Sequence[Job], more: int) -> Refusal | None:
         """Return the refusal of ended jobs of one tenant that would wait again, `more` jobs and members in all (V7)."""
@@ -83,7 +95,8 @@ class TenantRules:
             fault = self.fault(job.spec)
             if fault is not None:
                 return fault
-        return self._full({ended[0].spec.tenant: more}) if ended else None
+        full = self._full({ended[0].spec.tenant: more}) if ended else None
+        return full or self.memory_full([job.spec for job in ended if job.is_final])
 
     def _full(self, more: Mapping[TenantName, int]) -> Refusal | None:
         policy, usage_ledger = self._state.policy, self._state.indexes.usage_ledger
@@ -146,3 +159,15 @@ def _over(waiting: int, more: int, most: int, tenant: TenantName | str) -> Refus
     message = f"{waiting} jobs{whose} wait already; {more} more would exceed the bound of {most}"
     hint = "wait for jobs to start, or cancel some" if more <= most else f"at most {most} may wait: send fewer at once"
     return refuse("queue_full", message, hint, pending=waiting, pending_max=most)
+
+
+def _too_large(taken: int, more: int, most: int, tenant: TenantName | str) -> Refusal | None:
+    if taken + more <= most:
+        return None
+    whose = f" of tenant {tenant}" if tenant else ""
+    message = (
+        f"the jobs{whose} that haven't ended take {taken >> 10} KiB of memory; {more >> 10} KiB more would exceed the "
+        f"bound of {most >> 10} KiB"
+    )
+    hint = "put long commands and variables in files that the jobs read, or wait for jobs to end"
+    return refuse("job_bytes_full", message, hint, taken_bytes=taken, more_bytes=more, bytes_max=most)
