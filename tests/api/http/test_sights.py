@@ -151,6 +151,29 @@ async def test_k6_the_output_is_for_those_who_see_the_job_in_full(tmp_path: Path
         serving.cancel()
 
 
+@pytest.mark.parametrize("query", ["follow=true", "wait_s=30&offset=4"])
+async def test_w5_whoever_follows_output_is_sent_no_more_once_the_tenant_shares_no_longer(
+    people: People, query: str
+) -> None:
+    await people.shared("red")
+    node = await people.plane.join("node-7")
+    job = await people.anna.submit(**BODY)
+    await node.run()
+    serving = asyncio.ensure_future(node.serve_log(b"one\n", ended=False))
+    following = people.arno.open(f"{JOBS}/{job}/logs?{query}")
+    await asyncio.wait({following.reading}, timeout=0.2)
+    assert not following.reading.done()
+    await people.admin.ask("PUT", f"{API_PREFIX}/tenants/red", {"visibility": "owner"})
+    serving.cancel()
+    serving = asyncio.ensure_future(node.serve_log(f"one\n{PRIVATE}".encode(), ended=True))
+    async with asyncio.timeout(40):
+        await people.plane.until(lambda: following.reading.done() or following.broken.is_set())
+    assert b"not_allowed" in following.body
+    assert PRIVATE.encode() not in following.body
+    following.close()
+    serving.cancel()
+
+
 @pytest.mark.parametrize("shared", [False, True], ids=["owner", "tenant"])
 async def test_k6_jobs_are_changed_by_those_who_see_them_in_full_and_may_change_any(
     tmp_path: Path, shared: bool

@@ -11,7 +11,8 @@ Rules: G1  with `wait_s` the answer comes as soon as there are bytes beyond `off
        W3  what isn't output stands in a line of its own that begins with `[stoker: `: that another attempt begins, that
            bytes were not kept, why it can't go on
        W4  an answer that can't go on is broken off and not ended, so that no reader takes the output for whole
-       W5  whose token is revoked, or expires, is sent no more at once (by W4)
+       W5  whose token is revoked, or expires, is sent no more at once (by W4); nor is what was read for somebody who
+           no longer sees the job in full
 Limits: `STREAMS_MAX` readers follow, as by `curl -N .../logs?follow=true`; one more is refused. A connection that takes
 nothing is closed by `connections`.
 """
@@ -35,7 +36,7 @@ from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.job import Attempt, Job
 from stoker.brain.domain.report import LogChunk
 from stoker.brain.domain.sight import Sight
-from stoker.control.access import Access, token_unknown
+from stoker.control.access import Access, check_read, token_unknown
 from stoker.control.control_plane import ControlPlane
 from stoker.control.control_ports import LogPlace
 from stoker.control.output_reader import FOLLOWERS_MAX, LogTails
@@ -109,6 +110,7 @@ async def _answer(reading: "LogReading", unsent_bytes: "UnsentBytes", until_s: f
     """Return the answer once there are bytes, the output has ended or the time is up (G1, G2)."""
     place = await reading.begun(reading.query.attempt, until_s)
     chunk = await reading.first(place, unsent_bytes.limit(), until_s)
+    reading.check_sight()
     headers = {
         ATTEMPT_HEADER: str(place.key.attempt),
         OFFSET_HEADER: str(chunk.offset),
@@ -156,6 +158,7 @@ class LogReading:
         self._request = request
         self.query = query
         self.tails: LogTails = control.output
+        self._job: Job | None = None
 
     @property
     def caller(self) -> Caller:
@@ -169,11 +172,17 @@ class LogReading:
     async def job(self) -> Job:
         """Return the job, also one that only the history knows. Raises: StokerError, such as `job_forgotten`."""
         job, _ = await lookup_seen_job_at(self._request, self._control, Sight.FULL)
+        self._job = job
         if job.members is not None:
             spec, _ = job.as_array
             hint = f"name one of them, such as `{job.id}_{spec.indexes[0][0]}`"
             raise refusal_error("several_jobs", f"job {job.id} is an array: each of its members writes", hint)
         return job
+
+    def check_sight(self) -> None:
+        """Refuse a caller who doesn't see the job in full any more (W5). Raises: StokerError `not_allowed`."""
+        if self._job is not None:
+            check_read(self._control.committer.state, self.caller, self._job, Sight.FULL)
 
     async def place(self, attempt: int) -> LogPlace:
         """Where an attempt's output is, 0 = the newest. Raises: StokerError `not_started` or `attempt_unknown`."""
@@ -406,11 +415,14 @@ class _LogStream(EndlessResponse):
         while True:
             self._check_open()
             try:
-                return await read()
+                chunk = await read()
             except StokerError as fault:
                 waited_s = self._clock.mono() - since_s
                 if self._tails.is_over(place.key) and (waited_s > UNREACHABLE_S or fault.refusal.code in LOST):
                     raise
+            else:
+                self._reading.check_sight()
+                return chunk
             await self._clock.sleep(LOOK_MAX_S)
 
     def _check_open(self) -> None:
