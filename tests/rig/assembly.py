@@ -5,7 +5,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any
 
 from stoker.agent.daemon import Daemon
-from stoker.agent.ports import AgentPorts, NoFence
+from stoker.agent.ports import AgentPorts, NoFence, Obeyed
 from stoker.brain.domain.gpu import Gpu
 from stoker.brain.domain.ids import GpuUuid, NodeName
 from stoker.brain.domain.node import Inventory
@@ -155,6 +155,11 @@ class AgentProcess:
         self.tasks = ProcessTasks()
         self._daemon = Daemon(self.registration(), ports)
         self.tasks.start(self._daemon.run())
+
+    @property
+    def obeyed(self) -> Obeyed:
+        """The newest control plane that it obeyed."""
+        return self._fence.read()
 
     def show_gpus(self, *missing: GpuUuid) -> None:
         """The driver shows all GPUs but these from now on."""

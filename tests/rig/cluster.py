@@ -15,6 +15,7 @@ from tests.rig.assembly import ControlProcess
 from tests.rig.cast import Cast
 from tests.rig.recorded import history_faults, untold
 from tests.rig.sim_log import SimDisk
+from tests.rig.sim_network import CONTROL
 from tests.rig.sim_ports import SimClock
 
 PEACE_S: Final = 3_600.0
@@ -26,8 +27,8 @@ LOOK_BACK: Final = (1_000_000, 1_000_000, 1_000_000, 40)
 class Cluster(Cast):
     """A control plane on a disk, and its nodes."""
 
-    def __init__(self, seed: int, nodes: int) -> None:
-        super().__init__(seed, nodes)
+    def __init__(self, seed: int, nodes: int, addresses: Sequence[str] = (CONTROL,)) -> None:
+        super().__init__(seed, nodes, addresses=addresses)
         self.disk = SimDisk()
         self.look_back_max = self.dice.choice(LOOK_BACK)
         self.wall_offset_s = 0.0

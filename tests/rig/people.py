@@ -5,7 +5,7 @@ from typing import Final
 from stoker.brain.domain.array import JobRef, parse_array
 from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.dependency import Dependency, DependencyKind
-from stoker.brain.domain.ids import JobId, Principal
+from stoker.brain.domain.ids import JobId, NodeName, Principal
 from stoker.brain.domain.job import JobSpec
 from stoker.brain.domain.label import Taint
 from stoker.brain.domain.units import NEVER, Instant
@@ -165,6 +165,10 @@ async def forget_any(cluster: Cast) -> None:
     """A person says that a node is gone; it may live all the same."""
     node = cluster.dice.choice(cluster.agents).node
     cluster.oracle.forgotten.add(node)
+    await forget(cluster, node)
+
+
+async def forget(cluster: Cast, node: NodeName) -> None:
     await _ask(cluster, ForgetNode(by=BOB, node=node, force=True))
 
 

@@ -57,12 +57,13 @@ def simulate(
 
     `faults`: only these happen; empty = all kinds.
     """
-    return run_virtual(lambda: _simulate(Cluster(seed, nodes), seed, steps, forgetting, history_fails, faults))
+    return run_virtual(lambda: play(Cluster(seed, nodes), seed, steps, forgetting, history_fails, faults))
 
 
-async def _simulate(
+async def play(
     cluster: Cluster, seed: int, steps: int, forgetting: bool, history_fails: bool, faults: Sequence[Fault]
 ) -> Report:
+    """From the start to the reckoning; the cluster is closed then."""
     dice = cluster.dice
     try:
         with watched(cluster):

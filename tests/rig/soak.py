@@ -1,7 +1,8 @@
 """`make soak`: run seeds for a given time, print what they came to, stop at the first that breaks a promise.
 
 Kinds of runs: `single` (one control plane), `pair` (two, each with a log of its own), `shared` (two on one database),
-`fast` (two, with the fast profile). Without a choice they take turns.
+`fast` (two, with the fast profile), `lying` (one, beside a node and a control plane that lie). Without a choice they
+take turns.
 
 Seeds follow each other from one soak to the next: a table (`benchmarks/results/soak.md`) says for each kind which seed
 comes next, and what all before it came to. It is written after every run, so that an interruption loses one at most.
@@ -22,17 +23,18 @@ from typing import Final
 import pytest
 
 from stoker.agent.runner.files import replace_file
+from tests.rig.liars import simulate_among_liars
 from tests.rig.pair_mutants import FOUND
 from tests.rig.pair_run import simulate_pair
 from tests.rig.planted import Bugs
 from tests.rig.run import Report, simulate
 
-KINDS: Final = ("single", "pair", "shared", "fast")
+KINDS: Final = ("single", "pair", "shared", "fast", "lying")
 FIRST: Final = 10_000_000
 """The first seed of a table that is begun: no test runs those."""
 STATE: Final = Path(__file__).parent.parent.parent / "benchmarks" / "results" / "soak.md"
 AIM_H: Final = 1_000
-TURNS: Final = ("pair", "single", "shared", "pair", "fast")
+TURNS: Final = ("pair", "single", "shared", "pair", "fast", "lying")
 NODES: Final = 20
 """Of a run with two control planes."""
 STEPS: Final = 60
@@ -112,6 +114,8 @@ class Options:
 def run(seed: int, options: Options) -> Report:
     if options.kind == "single":
         return simulate(seed, steps=options.steps, forgetting=options.forgetting)
+    if options.kind == "lying":
+        return simulate_among_liars(seed, steps=options.steps)
     profile = "fast" if options.kind == "fast" else "default"
     return simulate_pair(
         seed, nodes=options.nodes, steps=options.steps, shared=options.kind == "shared", profile=profile
@@ -204,7 +208,7 @@ def _commit() -> str:
 
 def _again(seed: int, options: Options) -> str:
     flag = " --forgetting" if options.forgetting else ""
-    nodes = "" if options.kind == "single" else f" --nodes {options.nodes}"
+    nodes = "" if options.kind in ("single", "lying") else f" --nodes {options.nodes}"
     return f"python -m tests.rig.soak --seed {seed} --kind {options.kind} --steps {options.steps}{nodes}{flag}"
 
 
