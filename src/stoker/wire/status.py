@@ -73,7 +73,9 @@ def _local(title: str, exit_status: int = EXIT_FAILED) -> Status:
 
 STATUSES: Final[dict[str, Status]] = {
     # what was sent can't be read
+    "bad_request": _malformed("What was sent is not HTTP"),
     "bad_json": _malformed("The body is not JSON"),
+    "unsupported_media_type": _malformed("The body is said to be something else than JSON", 415),
     "bad_field": _malformed("A field has the wrong type or value"),
     "unknown_field": _malformed("A field is not known"),
     "missing_field": _malformed("A field is missing"),

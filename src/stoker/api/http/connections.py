@@ -14,6 +14,8 @@ Rules: N1  who owes us something for QUIET_S - a whole request, or room for more
        N6  whose connection it is, is asked once, when it is made; a request on one that may not ask is answered so
        N7  one address has at most half of all places. Beyond that N2 holds among its own connections
        N8  a connection takes its place when it is accepted, before its TLS handshake, which it owes us like a request
+       N9  what is no request to a control plane (bytes that aren't HTTP, CONNECT) gets one answer, and a request to
+           speak another protocol is answered as any other; nothing of them is logged as a defect
 """
 
 import asyncio
@@ -207,7 +209,7 @@ class HttpConnection(HttpToolsProtocol):
         super().data_received(data)
         if self._in_head and self._head_bytes > HEAD_BYTES_MAX and not self.transport.is_closing():
             self._turn_away(_head_too_large())
-        elif not self._in_head and self.cycle.response_complete:
+        elif not self._in_head and _is_answered(self.cycle):
             self._dropped_bytes += len(data)
             if self._dropped_bytes > DROPPED_BYTES_MAX:
                 self.transport.abort()
@@ -218,8 +220,17 @@ class HttpConnection(HttpToolsProtocol):
         self._weigh()
 
     def on_headers_complete(self) -> None:
+        if self.parser.get_method() == b"CONNECT":  # its target is no path (N9)
+            self._turn_away(_no_proxy(), retry_after_s=0)
+            return
         self._in_head, self._head_bytes, self._dropped_bytes = False, 0, 0
         super().on_headers_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        self._turn_away(_no_request(), retry_after_s=0)
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Say nothing: a request to speak another protocol is answered as if it hadn't been made (N9)."""
 
     def on_message_complete(self) -> None:
         super().on_message_complete()
@@ -263,8 +274,8 @@ class HttpConnection(HttpToolsProtocol):
         else:
             self._all.owes(self)
 
-    def _turn_away(self, refusal: Refusal) -> None:
-        self.transport.write(last_answer(refusal, retry_after_s=1))
+    def _turn_away(self, refusal: Refusal, retry_after_s: int = 1) -> None:
+        self.transport.write(last_answer(refusal, retry_after_s))
         self.transport.close()
 
 
@@ -275,6 +286,10 @@ def last_answer(refusal: Refusal, retry_after_s: int = 0) -> bytes:
     later = f"retry-after: {retry_after_s}\r\n" if retry_after_s else ""
     head = f"HTTP/1.1 {problem.status} {problem.title}\r\ncontent-type: {MEDIA_TYPE}\r\n{later}"
     return f"{head}content-length: {len(body)}\r\nconnection: close\r\n\r\n".encode() + body
+
+
+def _is_answered(cycle: RequestResponseCycle | None) -> bool:
+    return cycle is not None and cycle.response_complete
 
 
 def _waits_for_us(cycle: RequestResponseCycle | None) -> bool:
@@ -300,6 +315,18 @@ def _too_many(limit: int, address: str) -> Refusal:
         f"try again in a second; the limit is {part} of the files that the control plane may open (`ulimit -n`)",
         connections_max=limit,
     )
+
+
+def _no_proxy() -> Refusal:
+    hint = "ask the control plane itself, and leave it out of the settings of proxies (`no_proxy`)"
+    return refuse(
+        "method_not_allowed", "this is a control plane, and no proxy: it has no CONNECT", hint, method="CONNECT"
+    )
+
+
+def _no_request() -> Refusal:
+    hint = "ask it by HTTP/1.1; where it speaks TLS, its address begins with https"
+    return refuse("bad_request", "what came is no request of HTTP", hint)
 
 
 def _too_slow() -> Refusal:

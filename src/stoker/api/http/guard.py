@@ -5,7 +5,8 @@ Rules: G1  where no token is wanted, `Host` must name this machine's loopback: a
        G2  an `Origin`, where there is one, must be the very host and port that is asked: no other page may ask, but
            those of `http.cors_origins` where tokens are wanted. Where none is wanted, `Sec-Fetch-Site` mustn't name
            another site either: images, scripts and frames come without an `Origin`, and whether they load tells a page
-           which jobs there are. Whoever follows a link may still arrive
+           which jobs there are. Nor may it ever where something is to be changed. Whoever follows a link may still
+           arrive
        G3  HEAD is GET without the body
        G4  a request's token says who asks; what his role doesn't allow is refused before anything is looked up
        G6  a standby answers reads and says so; what only the active can do, or tell, it refuses, and so it does any
@@ -120,10 +121,10 @@ class AccessMiddleware:
         check_peer(scope)
         if came_by_socket(scope):
             return OWNER
-        refusal = self._foreign(said)
+        method, path = scope["method"], scope["path"]
+        refusal = self._foreign(said, changes=method not in _READS)
         if refusal is not None:
             raise StokerError(refusal)
-        method, path = scope["method"], scope["path"]
         if path in self._open or method == "OPTIONS":  # OPTIONS only says which methods there are
             return NOBODY
         caller = self._access.caller(said.authorization)
@@ -140,12 +141,13 @@ class AccessMiddleware:
             caller.principal, audit_action_of(scope["method"], scope["path"]), refusal, self._control.committer.now()
         )
 
-    def _foreign(self, said: _Said) -> Refusal | None:
+    def _foreign(self, said: _Said, *, changes: bool) -> Refusal | None:
         if self._names_loopback and not is_loopback(said.host):
             return _refused("Host", said.host, _HOST_HINT)
         if said.origin and not self._is_let_in(said):
             return _refused("Origin", said.origin, _ORIGIN_HINT)
-        if self._access.open_to_owner and said.site in _ELSEWHERE:
+        # Forms come without an `Origin` from some pages; one that is let in has been looked at.
+        if said.site in _ELSEWHERE and (self._access.open_to_owner or (changes and not said.origin)):
             return _refused("Sec-Fetch-Site", said.site, _ORIGIN_HINT)
         return None
 
@@ -167,7 +169,7 @@ def _said(scope: Scope) -> _Said:
         elif name == b"sec-fetch-site":
             site = value.decode("latin-1")
         elif name == b"sec-fetch-dest":
-            follows_link = value == b"document"
+            follows_link = value == b"document" and scope["method"] in _READS
     return _Said(host, origin, authorization, "" if follows_link else site)
 
 

@@ -10,7 +10,7 @@ Rules: V1  of readers that keep a request open for as long as they like there ar
 """
 
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Final, TypeVar
@@ -32,7 +32,7 @@ from stoker.control.access import check_read
 from stoker.control.control_plane import ControlPlane
 from stoker.control.queries.job_lookup import lookup_job
 from stoker.control.submission import Key, Submitted, keyed
-from stoker.wire.endpoints import KEY_HEADER, REPLAYED_HEADER
+from stoker.wire.endpoints import JSON, KEY_HEADER, REPLAYED_HEADER
 from stoker.wire.rest.decode import decode_body, decode_query
 from stoker.wire.rest.problem import MEDIA_TYPE, problem_of
 
@@ -117,8 +117,11 @@ class BodyBudget:
         self.held += size
 
 
-async def body_of(request: Request) -> bytes:
-    """The whole body. Raises: StokerError `body_too_large` or `overloaded`."""
+async def body_of(request: Request, *also: str) -> bytes:
+    """The whole body. `also`: media types that are let in beside JSON's.
+
+    Raises: StokerError `body_too_large`, `unsupported_media_type` or `overloaded`.
+    """
     declared = request.headers.get("content-length", "")
     if declared.isdigit() and int(declared) > BODY_BYTES_MAX:
         raise too_large()
@@ -129,12 +132,27 @@ async def body_of(request: Request) -> bytes:
         async for chunk in request.stream():
             if size + len(chunk) > BODY_BYTES_MAX:
                 raise too_large()
+            if chunk and not size:
+                _check_media_type(request.headers.get("content-type", ""), also)
             bodies.take(len(chunk))
             size += len(chunk)
             chunks.append(chunk)
     finally:
         bodies.held -= size
     return b"".join(chunks)
+
+
+def _check_media_type(given: str, also: Sequence[str]) -> None:
+    """Refuse a body that is said to be no JSON: an HTML form can send three types, and none of JSON's."""
+    media_type = given.partition(";")[0].strip().lower()
+    if media_type in ("", JSON, *also) or (media_type.startswith("application/") and media_type.endswith("+json")):
+        return
+    raise refusal_error(
+        "unsupported_media_type",
+        f"the body is said to be {media_type[:80]!r}, and only {JSON} is read",
+        f"send JSON, with the header `Content-Type: {JSON}`: curl says otherwise unless it is told with -H or --json",
+        media_type=media_type[:80],
+    )
 
 
 async def lookup_job_at(request: Request, control: ControlPlane) -> Job:

@@ -34,7 +34,7 @@ ALWAYS: Final = (
 CHANGE: Final = ("log_failed", "lease_lost", "overloaded", "stopping")
 """What any route that changes something may refuse with."""
 QUERY: Final = ("bad_parameter", "unknown_parameter")
-BODY: Final = ("bad_json", "bad_field", "unknown_field", "missing_field", "body_too_large")
+BODY: Final = ("bad_json", "bad_field", "unknown_field", "missing_field", "body_too_large", "unsupported_media_type")
 JOB: Final = (
     *("bad_job_id", "bad_array", "several_jobs"),
     *("job_unknown", "member_unknown", "job_forgotten", "not_an_array"),

@@ -6,17 +6,19 @@ Rules: C1  a call of one of our services without a token that is good is refused
        C3  where no token is wanted, a peer of another account of this machine is refused, as far as the kernel tells
        C4  who is refused for what he shows or may not do is told to the audit trail, as by REST
        C5  streams of the open services, which want no token, are bounded: all of them together
+       C6  a message that can't be decoded is refused as one, and is no defect of ours
 """
 
-from collections.abc import AsyncIterable, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any, Final, TypeAlias
 from urllib.parse import unquote
 
 import grpc
+from google.protobuf.message import DecodeError
 from grpc import aio
 
 from stoker.api.peer_credentials import foreign_peer
-from stoker.api.rpc.status import abort
+from stoker.api.rpc.status import abort, refusing
 from stoker.brain.domain.access import Caller, Role
 from stoker.brain.domain.audit import NOBODY
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
@@ -25,6 +27,7 @@ from stoker.control.access import not_allowed
 from stoker.control.audit_actions import AuditAction
 from stoker.control.control_plane import ControlPlane
 from stoker.control.settings import GrpcSettings, is_loopback
+from stoker.wire.agent_codec import Malformed
 from stoker.wire.socket_owner import tcp_owner
 from stoker.wire.token import HEADER
 
@@ -154,12 +157,7 @@ class Gate(aio.ServerInterceptor):
                 await abort(context, _too_many_streams())
             self._open_streams += 1
             try:
-                said = real(request, context)
-                if isinstance(said, AsyncIterable):
-                    async for message in said:
-                        await context.write(message)
-                else:
-                    await said
+                await _streamed(real, request, context)
             finally:
                 self._open_streams -= 1
 
@@ -167,6 +165,73 @@ class Gate(aio.ServerInterceptor):
             grpc.stream_stream_rpc_method_handler if handler.request_streaming else grpc.unary_stream_rpc_method_handler
         )
         return kind(stream, handler.request_deserializer, handler.response_serializer)
+
+
+class Decoding(aio.ServerInterceptor):
+    """C6. It stands before every service of a listener."""
+
+    async def intercept_service(
+        self, continuation: "_Find", handler_call_details: grpc.HandlerCallDetails
+    ) -> "_Handler | None":
+        handler = await continuation(handler_call_details)
+        if handler is None or handler.request_deserializer is None:
+            return handler
+        return _decoding(handler, handler.request_deserializer)
+
+
+class _Undecodable:
+    """Placeholder of a message that couldn't be decoded."""
+
+    def __init__(self, why: str) -> None:
+        self.fault = Malformed(why)
+
+
+def _decoding(handler: "_Handler", decode: Callable[[bytes], object]) -> "_Handler":
+    """Return a handler whose undecodable messages end the call with a refusal (C6)."""
+    behaviour: Any = handler.unary_unary or handler.unary_stream or handler.stream_unary or handler.stream_stream
+
+    def decoded(data: bytes) -> object:
+        try:
+            return decode(data)
+        except DecodeError as fault:
+            return _Undecodable(str(fault))
+
+    async def sound(messages: AsyncIterable[object]) -> AsyncIterator[object]:
+        async for message in messages:
+            if isinstance(message, _Undecodable):
+                raise message.fault
+            yield message
+
+    async def answer(request: Any, context: Context) -> Any:  # noqa: ANN401  # as gRPC hands it in
+        async with refusing(context, _DECODED_HINT):
+            if isinstance(request, _Undecodable):
+                raise request.fault
+            given = sound(request) if handler.request_streaming else request
+            if not handler.response_streaming:
+                return await behaviour(given, context)
+            await _streamed(behaviour, given, context)
+        return None
+
+    return _KINDS[handler.request_streaming, handler.response_streaming](answer, decoded, handler.response_serializer)
+
+
+async def _streamed(behaviour: Callable[[Any, Context], Any], request: object, context: Context) -> None:
+    """Write the answer of a method, which may be an iterator or write by itself."""
+    said = behaviour(request, context)
+    if isinstance(said, AsyncIterable):
+        async for message in said:
+            await context.write(message)
+    else:
+        await said
+
+
+_KINDS: Final[dict[tuple[bool, bool], Callable[..., _Handler]]] = {
+    (False, False): grpc.unary_unary_rpc_method_handler,
+    (False, True): grpc.unary_stream_rpc_method_handler,
+    (True, False): grpc.stream_unary_rpc_method_handler,
+    (True, True): grpc.stream_stream_rpc_method_handler,
+}
+_DECODED_HINT: Final = "send the message of this method as its .proto has it; is the client of another version?"
 
 
 def _refusing(refusal: Refusal) -> "_Handler":

@@ -106,6 +106,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """Environment of one job, names and values; beyond it Linux refuses the exec anyway once the job adds its own."""
     command_bytes_max: int = 120 * 1024
     """Linux refuses a single argument above 128 KiB."""
+    arguments_bytes_max: int = 1 << 20
+    """All arguments of one command, each with eight bytes for its place; Linux refuses more than 2 MiB with the
+    environment, or a quarter of the stack's limit."""
     text_bytes_max: int = 4_096
     """Name, working directory, user and other single texts."""
     retries_max: Annotated[int, Range(0, 10_000)] = 100

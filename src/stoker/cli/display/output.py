@@ -113,4 +113,6 @@ def value_text(form: str, value: object) -> str:
         from stoker.cli.display.yaml_text import yaml_text
 
         return yaml_text(msgspec.to_builtins(value))
-    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n"
+    from stoker.cli.display.safe_text import safe_json
+
+    return safe_json(msgspec.json.format(msgspec.json.encode(value), indent=2).decode()) + "\n"

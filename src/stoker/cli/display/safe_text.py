@@ -6,8 +6,10 @@ recolour the screen or forge a row of a table, and a right-to-left mark could hi
 Rules: S1  a line stays a line: every control, format, surrogate and separator character is shown as an escape
        S2  what people write (accents, emoji, CJK) is left as it is
        S3  width is counted in terminal cells, not in characters
+       S4  JSON is escaped as JSON has it, so that who reads it gets the very same text
 """
 
+import re
 import unicodedata
 from typing import Final
 
@@ -28,6 +30,15 @@ def _shown(letter: str) -> str:
     if letter in _JOINERS or unicodedata.category(letter) not in _UNSAFE:
         return letter
     return _NAMED.get(letter) or escaped(letter)
+
+
+_UNESCAPED = re.compile("[\x7f-\x9f]")
+"""Control characters that JSON leaves as they are; some terminals act on them as on an escape and a letter."""
+
+
+def safe_json(text: str) -> str:
+    """Return JSON that means the same and holds no control characters but line ends."""
+    return _UNESCAPED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 def escaped(letter: str) -> str:

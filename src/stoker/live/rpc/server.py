@@ -21,7 +21,7 @@ from grpc_health.v1.health import aio as health_aio
 from grpc_reflection.v1alpha import reflection
 
 from stoker.api.listen import connections_max, why_not
-from stoker.api.rpc.callers import Callers, Gate
+from stoker.api.rpc.callers import Callers, Decoding, Gate
 from stoker.api.rpc.jobs import JobService
 from stoker.control.settings import GrpcSettings
 from stoker.live.control_plane import LiveControlPlane
@@ -82,13 +82,13 @@ class RpcServer:
         self._sessions = control.sessions
         callers = Callers(settings, control)
         agents = AgentService(control, callers, tls)
-        self._public = _server(Gate(callers))
+        self._public = _server(Gate(callers), Decoding())
         self._servers = [self._public]
         self.node_port = 0
         """For those who show a certificate; 0 without TLS."""
         with_certificate = self._public
         if tls is not None:
-            with_certificate = _server()
+            with_certificate = _server(Decoding())
             self._servers.append(with_certificate)
             credentials = _credentials(tls, asks=True)
             self.node_port = _listen(with_certificate, settings.host, settings.node_port, "grpc.node_port", credentials)

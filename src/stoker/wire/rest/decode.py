@@ -5,8 +5,11 @@ msgspec checks the types; here its words become refusals that name the field, wh
 Rules: D1  an unknown field or parameter is refused by name, with the nearest known one
        D2  a value of a wrong type or out of range is refused with its path
        D3  whatever the bytes are, the answer is a shape or a StokerError
+       D4  a key that an object has twice is refused: readers differ about which of the two counts
+       D5  one job, or anything else that isn't a list of jobs, has at most TEXTS_MAX keys and texts
 """
 
+import json
 import re
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -35,14 +38,24 @@ _EXPECTED = re.compile(r"Expected `([^`]*)`(?: (.*?))??(?:, got `([^`]*)`)?(?: -
 _ENUM = re.compile(r"Invalid enum value (.*?)(?: - at `(.*)`)?", re.DOTALL)
 _ELSEWHERE = re.compile(r"(.*?)(?: - at `(.*)`)?", re.DOTALL)
 _SHOWN_MAX: Final = 80
+TEXTS_MAX: Final = 100_000
+"""More than the environment of a job can hold; about 20 ms of reading. How long a text may be is said by its field."""
 
 
 def decode_body(shape: type[Shape], data: bytes | msgspec.Raw, at: str = "") -> Shape:
     """Read a JSON object. `at` says where it lies in the whole body: `jobs[3]`.
 
-    Raises: StokerError `bad_json`, `bad_field`, `unknown_field` or `missing_field`.
+    Raises: StokerError `bad_json`, `bad_field`, `unknown_field`, `missing_field` or `body_too_large`.
     """
-    return _decoded(_decoder(shape), data, shape, at)
+    content = bytes(data)
+    if len(content) > 2 * TEXTS_MAX and content.count(b'"') > 2 * TEXTS_MAX:
+        raise _too_many_texts(at)
+    found = _decoded(_decoder(shape), content, shape, at)
+    try:
+        _all_once.decode(content.decode())
+    except _KeyTwice as fault:
+        raise _given_twice(str(fault), at) from None
+    return found
 
 
 def decode_members(data: bytes) -> dict[str, msgspec.Raw]:
@@ -50,7 +63,13 @@ def decode_members(data: bytes) -> dict[str, msgspec.Raw]:
 
     Raises: StokerError `bad_json` or `bad_field`.
     """
-    return _decoded(_MEMBERS, data, msgspec.Struct, "")
+    members = _decoded(_MEMBERS, data, msgspec.Struct, "")
+    # Only one key at this level is known where it matters; beside its value there is room for its own quotes alone.
+    if len(members) == 1:
+        ((name, value),) = members.items()
+        if data.replace(bytes(value), b"0", 1).count(b'"') > 2:
+            raise _given_twice(name, "")
+    return members
 
 
 def decode_list(data: msgspec.Raw, at: str) -> list[msgspec.Raw]:
@@ -72,6 +91,34 @@ def _decoded(
         said = "it is nested too deeply" if isinstance(fault, RecursionError) else str(fault)[:200]
         hint = "send one JSON object in UTF-8, without a lone \\uD8xx"
         raise refusal_error("bad_json", f"the body can't be read as JSON: {said}", hint) from fault
+
+
+class _KeyTwice(Exception):
+    """An object has this key twice."""
+
+
+def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        seen: set[str] = set()
+        raise _KeyTwice(next(key for key, _ in pairs if key in seen or seen.add(key)))  # type: ignore[func-returns-value]  # it returns None
+    return found
+
+
+_all_once: Final = json.JSONDecoder(object_pairs_hook=_once, parse_int=str, parse_float=str)
+
+
+def _given_twice(name: str, at: str) -> StokerError:
+    where = f" in `{at}`" if at else ""
+    shown = name[:_SHOWN_MAX]
+    return refusal_error(
+        "bad_json", f"the body{where} has an object with the key `{shown}` twice", "give it once", key=shown
+    )
+
+
+def _too_many_texts(at: str) -> StokerError:
+    message = f"{at or 'the body'} holds more than {TEXTS_MAX} keys and texts"
+    return refusal_error("body_too_large", message, "hand large inputs over as files", texts_max=TEXTS_MAX)
 
 
 def decode_query(shape: type[Shape], pairs: Iterable[tuple[str, str]]) -> Shape:

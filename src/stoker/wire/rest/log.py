@@ -4,7 +4,7 @@ The body is the bytes themselves, valid text or not; where they lie is in the he
 its body: what isn't output stands there in a line of its own that begins with `[stoker: `.
 """
 
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -23,7 +23,7 @@ LOG_LIMIT_DEFAULT: Final = 64 * 1024
 LOG_LIMIT_MAX: Final = 1024 * 1024
 """Bytes of one answer; a higher limit is read as this."""
 LOG_WAIT_MAX_S: Final = 30
-"""Seconds of one wait; a longer one is read as this. Below what proxies and clients take for a dead connection."""
+"""Seconds of one wait; a longer one is refused. Below what proxies and clients take for a dead connection."""
 TAIL_FIRST_BYTES: Final = 16 * 1024
 
 
@@ -42,7 +42,7 @@ class LogQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     limit: Count = LOG_LIMIT_DEFAULT
     """Bytes of one answer at most."""
     tail: Count = 0
-    wait_s: Count = 0
+    wait_s: Annotated[int, msgspec.Meta(ge=0, le=LOG_WAIT_MAX_S)] = 0
     follow: bool = False
 
 

@@ -74,6 +74,12 @@ def _text_fault(spec: JobSpec, policy: Policy) -> Refusal | None:
         fault = _bad_text("command", part, policy.command_bytes_max, spec.encoding)
         if fault:
             return fault
+    total = sum([len(part.encode(spec.encoding)) + 8 for part in parts]) if len(parts) > 1 else 0
+    if total > policy.arguments_bytes_max:
+        hint = "put long lists of arguments in a file that the job reads"
+        return refuse_long_text(
+            "command", "the command with all its arguments", total, policy.arguments_bytes_max, hint
+        )
     names = ("name", spec.name), ("user", spec.user), ("image", spec.image), ("comment", spec.comment)
     paths = ("workdir", spec.workdir), ("output", spec.output), ("error", spec.error)
     for texts, encoding in ((names, TextEncoding.UTF_8), (paths, spec.encoding)):
