@@ -142,11 +142,12 @@ def tenant(
     guaranteed: int = 0,
     borrow: bool = True,
     lend: bool = True,
+    nodes: Iterable[str] = (),
     **limits: int,
 ) -> Tenant:
     """A tenant with these limits, by the fields of Limits."""
     quota = Quota(guaranteed=guaranteed, limits=Limits(**limits), borrow=borrow, lend=lend)
-    return Tenant(name=TenantName(name), parent=TenantName(parent), quota=quota)
+    return Tenant(name=TenantName(name), parent=TenantName(parent), quota=quota, nodes=tuple(nodes))
 
 
 def member(array: Job, index: int, *, tries: int = 1) -> Job:

@@ -227,7 +227,7 @@ class NodeCapacity:
 
     def nodes(self, spec: JobSpec) -> list[NodeName]:
         """That take work, having returned since the last take-over, and that it selects."""
-        where = selection(self.state.partitions, spec.where, spec.partition)
+        where = selection(self.state.partitions, self.state.tenants, spec.shape)
         nodes = self.state.nodes
         ready = [nodes[name] for name in self.gpus if nodes[name].returned]
         return [node.name for node in ready if admits(where, node.name, labels_of(node), taints_of(node))]

@@ -356,7 +356,11 @@ async def test_who_told_what_is_kept_in_the_order_in_which_it_was_carried_out() 
 def test_all_that_a_tenant_may_is_in_the_row_in_words_of_the_command_line() -> None:
     limits = Limits(gpus=4, time_ms=DAY_MS)
     quota = Quota(guaranteed=2, limits=limits, borrow=False, lend=False)
-    said = tenant_text(Tenant(name=TenantName("vision"), parent=TenantName("lab"), quota=quota, tier=Tier.HIGH))
+    vision = Tenant(
+        name=TenantName("vision"), parent=TenantName("lab"), quota=quota, tier=Tier.HIGH, nodes=("a*", "b1")
+    )
+    said = tenant_text(vision)
     assert said == (
-        "beneath lab, 2 GPUs guaranteed, gpus at most 4, time at most 1d, doesn't borrow, doesn't lend, tier high"
+        "beneath lab, 2 GPUs guaranteed, gpus at most 4, time at most 1d, doesn't borrow, doesn't lend, tier high, "
+        "nodes a* b1"
     )

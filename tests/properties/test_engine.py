@@ -27,7 +27,7 @@ from stoker.brain.domain.reason import Reason, ReasonCode, describe
 from stoker.brain.domain.units import HOUR_MS
 from stoker.brain.domain.where import ANYWHERE, Where, admits, make_where
 from stoker.brain.engine import decide, demand_cache
-from tests.builders import NOW, Cluster, cluster, job, node, refused_on
+from tests.builders import NOW, Cluster, cluster, job, node, refused_on, tenant
 
 _MODELS = ("NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-80GB", "Tesla V100-SXM2-32GB")
 _MEMORY_MB = {_MODELS[0]: 40_960, _MODELS[1]: 81_920, _MODELS[2]: 32_768}
@@ -74,6 +74,7 @@ def _jobs(draw: st.DrawFn) -> list[Job]:
             where=draw(_wheres()),
             partition=draw(st.sampled_from(["", "", "p", "q", "gone"])),
             array=draw(st.sampled_from(["", "", "", "0-3", "2,5-7%2", "0-1%1"])),
+            tenant=draw(st.sampled_from(["default", "default", "lab", "team", "solo"])),
             waited_h=draw(st.sampled_from([0, 0, 3, 30])),
         )
         for number in range(10, 10 * draw(st.integers(1, 8)) + 1, 10)
@@ -99,16 +100,27 @@ _PARTITIONS = (
 )
 
 
+_TENANTS = (
+    tenant("lab", nodes=("b*", "c")),
+    tenant("team", parent="lab"),
+    tenant("solo", parent="lab", nodes=("*-1*",)),
+)
+_NAMES = {"default": {"a", "b-1", "b-10", "b-2", "c"}, "lab": {"b-1", "b-10", "b-2", "c"}}
+_NAMES |= {"team": _NAMES["lab"], "solo": {"b-1", "b-10"}}
+"""The nodes that each tenant may use, told by eye."""
+
+
 def _here(nodes: Sequence[Node], jobs: Sequence[Job]) -> Cluster:
-    return cluster(*nodes, *jobs, *_PARTITIONS)
+    return cluster(*nodes, *jobs, *_PARTITIONS, *_TENANTS)
 
 
 def _may(node: Node, shape: Shape) -> bool:
-    """By asking each of the two selections; who tolerates what is told by eye: there is one taint."""
+    """By asking each of the two selections; who tolerates what, and who may use which node, is told by eye."""
     wheres = [shape.where, *(each.where for each in _PARTITIONS if each.name == shape.partition)]
     labels = labels_of(node)
     tolerant = any(each.tolerate for each in wheres)
-    return all(admits(each, node.name, labels, ()) for each in wheres) and (tolerant or not node.inventory.taints)
+    selected = all(admits(each, node.name, labels, ()) for each in wheres)
+    return selected and (tolerant or not node.inventory.taints) and node.name in _NAMES[shape.tenant]
 
 
 def _serves(gpus: Sequence[Gpu], demand: Demand) -> bool:

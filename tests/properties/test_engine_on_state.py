@@ -1,25 +1,30 @@
 """The engine on the product's own view: same plans as on a view derived slowly, and every action is accepted."""
 
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from typing import Final
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.brain.domain.array import parse_array
 from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.errors import Refusal
-from stoker.brain.domain.ids import NodeName, PartitionName
+from stoker.brain.domain.ids import NodeName, PartitionName, TenantName
 from stoker.brain.domain.job import JobSpec
 from stoker.brain.domain.label import parse_taint
 from stoker.brain.domain.lifecycle import LIVE
 from stoker.brain.domain.partition import Partition
 from stoker.brain.domain.plan import Plan
 from stoker.brain.domain.policy import Policy
+from stoker.brain.domain.tenant import path_of
 from stoker.brain.domain.units import HOUR_MS, Instant
 from stoker.brain.domain.where import ANYWHERE, make_where
 from stoker.brain.engine.decide import decide
-from stoker.brain.state.commands import LabelNode, PutPartition, Submit, TaintNode
+from stoker.brain.state.commands import LabelNode, PutPartition, PutTenant, Submit, TaintNode
 from stoker.brain.state.state_view import StateView
 from tests.brain.state.story import ANNA, Story, settle_all
-from tests.builders import Cluster
+from tests.builders import Cluster, tenant
 
 _NODES = st.lists(st.tuples(st.integers(0, 4), st.integers(1, 6)), min_size=1, max_size=4)
 _CHANGES = st.lists(
@@ -43,12 +48,15 @@ _SPECS = st.lists(
         priority=st.sampled_from([500, 500, 510]),
         where=st.sampled_from([ANYWHERE, ANYWHERE, make_where("zone=x"), make_where("zone!=x", ["n0"], ["old"])]),
         partition=st.sampled_from(["", "", "p"]).map(PartitionName),
+        tenant=st.sampled_from(["default", "default", "lab", "team"]).map(TenantName),
         begin=st.sampled_from([0, 0, 3, 4]).map(lambda hours: Instant(hours * HOUR_MS)),
         array=st.sampled_from([None, None, "0-4", "0-4%2", "1,3,7-9%1"]).map(lambda text: text and parse_array(text)),
     ),
     min_size=1,
     max_size=6,
 )
+_LISTS: Final[Sequence[tuple[str, ...]]] = (("n0", "n2"), (), ("?1", "*3"))
+"""What a tenant may use at one time or another."""
 _REFUSED = ("demand_unsatisfiable", "gpu_wish_without_gpus", "unknown_node")
 
 
@@ -61,13 +69,17 @@ def test_a_plan_on_live_state_is_accepted_whole_and_equals_the_plan_on_a_slow_vi
         story.node(f"n{number}", gpus, cpus=cpus)
     partition = Partition(name=PartitionName("p"), where=make_where("zone=x"))
     story.do(PutPartition(by=ANNA, partition=partition, create=True))
-    for changes, specs in turns:
+    for name, parent, lists in (("lab", "", _LISTS), ("team", "lab", _LISTS[::-1])):
+        story.do(PutTenant(by=ANNA, tenant=tenant(name, parent=parent, nodes=lists[0]), create=True))
+    for turn, (changes, specs) in enumerate(turns):
         _change(story, changes)
+        story.ask(PutTenant(by=ANNA, tenant=tenant("lab", nodes=_LISTS[turn % 3]), create=False))
         for spec in specs:
             answer = story.ask(Submit(by=ANNA, specs=(spec,)))
             assert not isinstance(answer, Refusal) or answer.code in _REFUSED
         for _ in range(2):
             plan = decide(StateView(story.state), Policy(), story.now, 0, 1_024)
+            _check_nodes(story, plan)
             assert plan == _slowly(story)
             settle_all(story, plan)
             assert all(story.job(place.job).state in LIVE for place in plan.actions)
@@ -78,7 +90,16 @@ def test_a_plan_on_live_state_is_accepted_whole_and_equals_the_plan_on_a_slow_vi
 
 def _slowly(story: Story) -> Plan:
     state = story.state
-    return Cluster(state.nodes.values(), state.jobs.values(), state.partitions.values()).plan(now=story.now)
+    parts = state.nodes.values(), state.jobs.values(), state.partitions.values(), state.tenants.values()
+    return Cluster(*parts).plan(now=story.now)
+
+
+def _check_nodes(story: Story, plan: Plan) -> None:
+    """No job of a tenant is placed outside its list, nor outside that of one above it."""
+    for place in plan.actions:
+        for above in path_of(story.state.tenants, story.job(place.array or place.job).spec.tenant):
+            for task in place.tasks:
+                assert not above.nodes or any(fnmatchcase(task.node, each) for each in above.nodes)
 
 
 def _change(story: Story, changes: list[tuple[int, str]]) -> None:

@@ -28,6 +28,7 @@ def say(up: UpProcess) -> Say:
 def test_every_option_of_a_tenant_arrives_and_is_shown(say: Say) -> None:
     words = "--max-gpus 8 --guaranteed-gpus 4 --max-gpu-memory 640GiB --max-cpus 64 --max-memory 1TiB --max-jobs 5"
     more = "--max-pending 100 --max-time 2d --priority high --no-borrow --no-lend --email a@b --organization Lab"
+    more += " --nodes gpu-b1,gpu-a*"
     done = say("tenant", "create", "full", *words.split(), *more.split(), "--comment", "all of it")
     assert done.stdout == "tenant full is guaranteed 4 GPU(s) and may use at most 4 GPU(s)\n"
     found = say.json("tenant", "show", "full")
@@ -39,6 +40,7 @@ def test_every_option_of_a_tenant_arrives_and_is_shown(say: Say) -> None:
     ]
     assert (found["max_gpu_memory_mb"], found["max_memory_mb"]) == (655_360, 1_048_576)
     assert (found["max_pending_jobs"], found["max_runtime_minutes"], found["priority_tier"]) == (100, 2_880, "high")
+    assert found["nodes"] == ["gpu-a*", "gpu-b1"]
     assert (found["borrow"], found["lend"], found["email"], found["organization"]) == (False, False, "a@b", "Lab")
     shown = say("tenant", "show", "full").stdout
     for words in (
@@ -47,6 +49,7 @@ def test_every_option_of_a_tenant_arrives_and_is_shown(say: Say) -> None:
         "at most 655360 MiB",
         "0 jobs, at most 5",
         "2d",
+        "gpu-a*, gpu-b1",
     ):
         assert words in shown
     assert say("tenant", "delete", "full").stdout == "tenant full is deleted\n"
@@ -58,6 +61,8 @@ def test_a_change_leaves_the_rest_and_none_takes_a_limit_off(say: Say) -> None:
     assert say("tenant", "set", "some", "--max-gpus", "9", "--no-lend").exit_code == 0
     changed = {**before, "max_gpus": 9, "limit_gpus": 9, "lend": False}
     assert say.json("tenant", "show", "some") == changed
+    assert say.json("tenant", "set", "some", "--nodes", "gpu-a*")["nodes"] == ["gpu-a*"]
+    assert say.json("tenant", "set", "some", "--nodes", "none")["nodes"] == []
     off = ("--max-gpus", "--max-jobs", "--max-memory", "--priority", "--max-time", "--guaranteed-gpus")
     assert say("tenant", "set", "some", *(word for option in off for word in (option, "none"))).exit_code == 0
     after = say.json("tenant", "show", "some")

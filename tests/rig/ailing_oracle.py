@@ -30,6 +30,7 @@ from stoker.brain.state.events.job import AttemptStopping, JobFinished, JobPlace
 from stoker.brain.state.events.node import NodeRegistered
 from stoker.brain.state.events.union import Event
 from stoker.control.loop import Loop
+from tests.rig.sharing_oracle import may_use
 from tests.rig.sim_machine import Machine
 
 POISON_CPUS: Final = 7
@@ -148,7 +149,9 @@ class AilingOracle:
                 self.broken.append(f"O20 placed on {name}, which is {state.node_state(name)}: {job.story()}")
         before = job.attempts[-2] if len(job.attempts) > 1 else None
         refused = [task.placement.node for task in before.tasks if _was_refused(task)] if before else []
-        if job.spec.demand.tasks == 1 and refused == there:
+        # What is idle may be held for others that wait, and are within a guarantee.
+        others = any(shape.demand.gpu_count for _, shape, _ in state.indexes.waiting)
+        if job.spec.demand.tasks == 1 and refused == there and not others:
             idle = [name for name in state.nodes if name not in there and _is_idle_for(state, name, job.spec.shape)]
             if idle:
                 self.broken.append(f"O20 placed again on {there}, which refused it, and {idle} are idle: {job.story()}")
@@ -241,6 +244,7 @@ def _is_idle_for(state: ClusterState, name: NodeName, shape: Shape) -> bool:
         and inventory.cpus >= demand.cpus
         and inventory.memory_mb >= demand.memory_mb
         and admits(shape.where, node.name, labels_of(node), taints_of(node))
+        and may_use(state, shape.tenant, name)
     )
 
 

@@ -20,7 +20,7 @@ Promises: O1  an acknowledged job is never lost
           O12 no job starts before what it waits for has happened, or before its time to begin
           O13 once a job or a whole array was told to end, durably, none of it starts unless somebody asks once more
           O14 no task is placed on a node that its job doesn't select
-          O15 to O18 are those of `sharing_oracle.py`
+          O15 to O18, and O24, are those of `sharing_oracle.py`
           O19 the audit of the ledger finds nothing: what it would repair doesn't happen
           O20 to O23 are those of `ailing_oracle.py`
 What ran on a node that a person forgot by force is exempt from O4 and O5 (ADR 3): they were told so.

@@ -70,7 +70,8 @@ def any_tenant(cluster: Cast, name: TenantName) -> Tenant:
         borrow=dice.random() < 0.9,
         lend=dice.random() < 0.85,
     )
-    return Tenant(name=name, parent=PARENTS[name], quota=quota)
+    nodes = dice.choice([(), (), (), (), ("*1", "*2"), ("n?",), ("*0", "*1")])
+    return Tenant(name=name, parent=PARENTS[name], quota=quota, nodes=nodes)
 
 
 def any_pools(cluster: Cast) -> Pools:

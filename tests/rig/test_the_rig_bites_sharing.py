@@ -1,16 +1,19 @@
 """A promise about tenants, quotas or tokens broken on purpose is noticed, as in `test_the_rig_bites.py`."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Final
 
 import pytest
 
+from stoker.brain.domain import partition
 from stoker.brain.domain.access import TokenId
 from stoker.brain.domain.demand import JobClass, Shape
 from stoker.brain.domain.ids import TenantName
 from stoker.brain.domain.job import EndCause, Job
 from stoker.brain.domain.quota import Amount, Quota
+from stoker.brain.domain.tenant import Tenant
+from stoker.brain.domain.where import ANYWHERE, Where, named_like
 from stoker.brain.engine.candidate_nodes import CandidateNodes
 from stoker.brain.engine.guarantee_hold import GuaranteeHold
 from stoker.brain.engine.quota_order import FIRST, QuotaOrder
@@ -121,6 +124,17 @@ def a_revoked_token_stays(patch: Patch) -> None:
     patch.setattr(ClusterState, "drop_token", drop)
 
 
+def the_nodes_of_tenants_do_not_matter(patch: Patch) -> None:
+    patch.setattr(partition, "nodes_allowed", lambda tenants, name: ANYWHERE)
+
+
+def only_the_nodes_of_the_jobs_own_tenant_count(patch: Patch) -> None:
+    def own(tenants: Mapping[TenantName, Tenant], name: TenantName) -> Where:
+        return named_like([tenants[name].nodes]) if tenants[name].nodes else ANYWHERE
+
+    patch.setattr(partition, "nodes_allowed", own)
+
+
 MUTANTS: Final[tuple[tuple[Plant, str, int], ...]] = (
     (what_the_last_task_of_an_attempt_held_is_charged_for_ever, "O16 ", 0),
     (what_a_forgotten_node_held_is_charged_for_ever, "O16 ", 1),
@@ -135,6 +149,8 @@ MUTANTS: Final[tuple[tuple[Plant, str, int], ...]] = (
     (whose_turn_it_is_does_not_matter, "O17 .*F[12] ", 0),
     (nothing_is_kept_for_who_is_owed, "O17 .*F3 ", 117),
     (a_revoked_token_stays, "O18 ", 16),
+    (the_nodes_of_tenants_do_not_matter, "O24 ", 0),
+    (only_the_nodes_of_the_jobs_own_tenant_count, "O24 ", 0),
 )
 """With the seed to begin with: it noticed when this was written. When it doesn't any more another will."""
 

@@ -12,7 +12,7 @@ lines are indented. Blocks act in the order in which they stand:
                 `4: gpus=1 where="zone in (a,b)" exclude=n1,n2 tolerate=big partition=long`, `10: array=0-9%3` (whose
                 members have the ids 11 to 20), `5: waited_h=20`, `6: failed_on=a;b,c` (two attempts that failed to
                 start, the last one on both `b` and `c`)
-    tenants:    `ml: guaranteed=4 gpus=8`, `vision: parent=ml no_lend no_borrow jobs=3`
+    tenants:    `ml: guaranteed=4 gpus=8`, `vision: parent=ml no_lend no_borrow jobs=3 nodes=a*,b1`
     pools:      shares of the classes: `online=0.7 batch=0.3 strict`; jobs take part with `class=online`, `tenant=ml`
     policy:     numbers that differ from the default: `budget=3 port_min=20000`
     end:        jobs that end: `1 2 10_4`
@@ -57,7 +57,7 @@ _JOB_NUMBERS: Final = frozenset(
 )
 _JOB_WORDS: Final = _JOB_NUMBERS | _WHERE_WORDS | {"model", "on", "partition", "array", "tenant", "class", "failed_on"}
 _TENANT_NUMBERS: Final = frozenset({"guaranteed", "gpus", "gpu_memory_mb", "cpus", "memory_mb", "jobs"})
-_TENANT_WORDS: Final = _TENANT_NUMBERS | {"parent", "no_lend", "no_borrow"}
+_TENANT_WORDS: Final = _TENANT_NUMBERS | {"parent", "no_lend", "no_borrow", "nodes"}
 _POOL_WORDS: Final = frozenset({"online", "batch", "strict"})
 _POLICY_WORDS: Final = frozenset({"budget", "port_min", "port_max", "aging_per_hour", "aging_max"})
 _WIDTH: Final = 110
@@ -216,6 +216,7 @@ def _read_tenant(text: str) -> Tenant:
         parent=said.get("parent", ""),
         borrow="no_borrow" not in said,
         lend="no_lend" not in said,
+        nodes=_words(said, "nodes"),
         **numbers,
     )
 

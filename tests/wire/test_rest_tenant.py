@@ -26,6 +26,7 @@ FULL = Tenant(
     email="e",
     organization="o",
     comment="c",
+    nodes=("gpu-a*", "gpu-b1"),
 )
 SAID = {
     "name": "ml",
@@ -44,6 +45,7 @@ SAID = {
     "email": "e",
     "organization": "o",
     "comment": "c",
+    "nodes": ["gpu-b1", "gpu-a*", "gpu-b1"],
 }
 
 

@@ -206,7 +206,10 @@ def test_a_selection_has_so_many_terms_and_no_more() -> None:
 
 
 def _selected(story: Story, where: Where, partition: str = "") -> list[str]:
-    return [node.name for node in selected_nodes(story.state, where, PartitionName(partition))]
+    return [
+        node.name
+        for node in selected_nodes(story.state, spec(0, where=where, partition=PartitionName(partition)).shape)
+    ]
 
 
 def test_selection_and_partition_must_both_hold() -> None:
@@ -224,8 +227,9 @@ def test_the_jobs_of_a_partition_tolerate_what_it_tolerates() -> None:
     story = story_with_n1(taints=("pool=big:NoSchedule",))
     put(story, "big", where=make_where(tolerate=["pool=big"]))
     state, n1 = story.state, story.state.nodes[N1]
-    assert not selects(selection(state.partitions, ANYWHERE, NOWHERE), n1)
-    assert selects(selection(state.partitions, ANYWHERE, PartitionName("big")), n1)
+    for partition, selected in ((NOWHERE, False), (PartitionName("big"), True)):
+        shape = spec(0, partition=partition).shape
+        assert selects(selection(state.partitions, state.tenants, shape), n1) is selected
 
 
 def test_a_taint_makes_a_job_wait_and_never_refuses_it() -> None:
@@ -260,7 +264,7 @@ def test_a_submit_takes_the_time_of_its_partition_and_is_refused_what_that_has_n
 
 def test_a_selection_that_no_node_answers_to_is_refused_with_what_one_node_has_instead() -> None:
     story = story_with_n1(labels={"zone": "a"})
-    refusal = none_selected(story.state, make_where("zone=b"), NOWHERE)
+    refusal = none_selected(story.state, spec(0, where=make_where("zone=b")).shape)
     assert refusal.code == "demand_unsatisfiable"
     assert "zone=b" in refusal.message
     assert "node n1, for one: its label zone is 'a', and zone=b is wanted" in refusal.hint
@@ -274,7 +278,7 @@ def test_a_plan_made_before_a_node_was_tainted_or_relabelled_is_stale() -> None:
     label(story, zone="b")
     refusal = admit_place(story.state, place)
     assert refusal is not None
-    assert refusal.message == "node n1 is no longer one that job 1 selects"
+    assert refusal.message == "node n1 is no longer one that job 1 may run on"
     label(story, zone="a")
     assert admit_place(story.state, place) is None
     taint(story, "gpu=old:NoSchedule")

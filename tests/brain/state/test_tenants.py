@@ -3,16 +3,20 @@
 import pytest
 from msgspec.structs import replace
 
+from stoker.brain.cycle import propose
 from stoker.brain.domain.access import Role, Token, TokenId
 from stoker.brain.domain.array import parse_array, parse_job_ref
 from stoker.brain.domain.errors import Refusal
 from stoker.brain.domain.ids import DEFAULT_TENANT, TenantName
+from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.quota import Limits, Quota
 from stoker.brain.domain.tenant import THE_DEFAULT, Tenant, Tier, is_within, path_of, priority_cap, priority_default
-from stoker.brain.state.admit.tenant import LIMIT_MAX
-from stoker.brain.state.commands import CreateToken, DeleteTenant, PutTenant, Requeue, RevokeToken
+from stoker.brain.state.admit.plan import admit_place
+from stoker.brain.state.admit.tenant import LIMIT_MAX, NODES_MAX
+from stoker.brain.state.commands import CreateToken, DeleteTenant, PutTenant, Requeue, RevokeToken, Submit
 from stoker.brain.state.events.tenant import TenantDefined, TenantDeleted
+from stoker.brain.state.state_view import StateView
 from tests.brain.state.story import ANNA, Story, spec
 
 
@@ -43,6 +47,48 @@ def delete(story: Story, text: str) -> Refusal | None:
         return answer
     assert answer == (TenantDeleted(name=name(text)),)
     return None
+
+
+# -- T8 ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bad", [("",), ("gpu a",), ("gpu/1",), ("gpu-[ab]",), ("x" * 64,), ("n",) * (NODES_MAX + 1)])
+def test_t8_what_names_no_nodes_or_too_many_is_refused(bad: tuple[str, ...]) -> None:
+    assert put(Story(), tenant("ml", nodes=bad), create=True) == "bad_field"
+    assert put(Story(), tenant("ml", nodes=("gpu-a*", "n?", "N.1_b")), create=True) == ""
+
+
+def test_t8_a_job_that_fits_on_no_node_of_its_tenants_list_is_refused_and_names_it() -> None:
+    story = made(Story(), tenant("ml", nodes=("big*",)), tenant("vision", parent="ml"), tenant("odd", nodes=("z*",)))
+    story.node("n1", 8)
+    story.node("big1", 2)
+    assert story.submit(spec(2, tenant=name("vision"))) == 1
+    for who, gpus, said in (("ml", 4, "no node that it selects could"), ("odd", 1, "tenant odd may use (z*)")):
+        answer = story.ask(Submit(by=ANNA, specs=(spec(gpus, tenant=name(who)),)))
+        assert isinstance(answer, Refusal)
+        assert answer.code == "demand_unsatisfiable"
+        assert said in answer.message
+
+
+def test_t8_a_change_of_the_list_ends_nothing_that_runs_and_starts_nothing_elsewhere() -> None:
+    story = made(Story(), tenant("ml", nodes=("n1",)))
+    story.node("n1", 1)
+    story.node("n2", 1)
+    runs, waits = story.submit(spec(1, tenant=name("ml"))), story.submit(spec(1, tenant=name("ml")))
+    story.decide()
+    assert [task.placement.node for task in story.job(runs).attempts[-1].tasks] == ["n1"]
+    assert story.job(waits).state is JobState.PENDING
+    assert put(story, tenant("ml", nodes=("n2",))) == ""
+    (stale,) = propose(StateView(story.state), story.state.policy, story.now, 1, 10).actions
+    assert put(story, tenant("ml", nodes=("n3",))) == ""
+    assert story.job(runs).state is JobState.STARTING
+    assert story.decide() == []
+    refusal = admit_place(story.state, stale)
+    assert refusal is not None
+    assert "no longer one that job 2 may run on" in refusal.message
+    assert put(story, tenant("ml")) == ""
+    assert story.decide() == [str(waits)]
+    assert [task.placement.node for task in story.job(waits).attempts[-1].tasks] == ["n2"]
 
 
 # -- T1 ----------------------------------------------------------------------------------------------------------

@@ -4,8 +4,10 @@ from collections.abc import Mapping
 
 import msgspec
 
-from stoker.brain.domain.ids import PartitionName
+from stoker.brain.domain.demand import Shape
+from stoker.brain.domain.ids import PartitionName, TenantName
 from stoker.brain.domain.policy import Policy
+from stoker.brain.domain.tenant import Tenant, nodes_allowed
 from stoker.brain.domain.where import ANYWHERE, Where, both
 
 
@@ -21,10 +23,16 @@ class Partition(msgspec.Struct, frozen=True, kw_only=True):
     comment: str = ""
 
 
-def selection(partitions: Mapping[PartitionName, Partition], where: Where, name: PartitionName) -> Where:
-    """Return what a job selects by itself and through its partition; a partition that is gone adds nothing."""
-    found = partitions.get(name)
-    return where if found is None else both(found.where, where)
+def selection(
+    partitions: Mapping[PartitionName, Partition], tenants: Mapping[TenantName, Tenant], shape: Shape
+) -> Where:
+    """Return the selection of nodes on which jobs of a shape may run: their own, their partition's and their tenant's.
+
+    A partition or a tenant that is gone adds nothing.
+    """
+    found = partitions.get(shape.partition)
+    where = shape.where if found is None else both(found.where, shape.where)
+    return both(nodes_allowed(tenants, shape.tenant), where)
 
 
 def time_default_ms(partition: Partition | None, policy: Policy) -> int:

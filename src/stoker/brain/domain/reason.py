@@ -152,7 +152,7 @@ _SENTENCES: Final[dict[ReasonCode, tuple[str, str]]] = {
     ReasonCode.NO_SELECTED_NODE: (
         "none of the {nodes} node(s) is one that it selects: {asked}",
         "`stoker node list -o wide` shows labels and taints; change `--where`, `--exclude`, `--partition`, or add "
-        "`--tolerate`",
+        "`--tolerate`; which nodes a tenant may use is an admin's to say (`stoker tenant set --nodes`)",
     ),
     ReasonCode.TENANT_LIMIT: (
         "tenant {tenant} uses {used} of at most {limit} {what}, and this asks for {asked} more",

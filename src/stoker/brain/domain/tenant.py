@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from stoker.brain.domain.ids import DEFAULT_TENANT, TenantName
 from stoker.brain.domain.quota import Quota
+from stoker.brain.domain.where import ANYWHERE, Where, named_like
 
 NO_TENANT: Final = TenantName("")
 PRIORITY_DEFAULT: Final = 500
@@ -62,6 +63,8 @@ class Tenant(msgspec.Struct, frozen=True, kw_only=True):
     email: str = ""
     organization: str = ""
     comment: str = ""
+    nodes: tuple[str, ...] = ()
+    """Names, or patterns of names, of the nodes that its jobs may run on, sorted. Empty = all its parent's."""
 
     def without_contact(self) -> "Tenant":
         """Return it without what is only for its own people and admins: whom to write to, and what it is."""
@@ -86,6 +89,18 @@ def is_within(tenants: Mapping[TenantName, Tenant], name: TenantName, above: Ten
     while tenant is not None and tenant.name != above:
         tenant = tenants.get(tenant.parent)
     return tenant is not None
+
+
+def nodes_allowed(tenants: Mapping[TenantName, Tenant], name: TenantName) -> Where:
+    """Return the selection of the nodes that jobs of a tenant may run on: those in its list and in each above it."""
+    lists = [tenant.nodes for tenant in path_of(tenants, name) if tenant.nodes]
+    return named_like(lists) if lists else ANYWHERE
+
+
+def nodes_text(tenants: Mapping[TenantName, Tenant], name: TenantName) -> str:
+    """Return in words which nodes jobs of a tenant may run on; empty = all."""
+    lists = [", ".join(tenant.nodes) for tenant in path_of(tenants, name) if tenant.nodes]
+    return " that are also ".join(lists)
 
 
 def priority_cap(tenants: Mapping[TenantName, Tenant], name: TenantName) -> int | None:

@@ -9,11 +9,14 @@ Rules: W1  commas mean and; `!=` and `notin` also hold on a node without the key
            tolerates every taint
        W4  a node is admitted when no name excludes it, every condition holds, and every taint of it is tolerated
        W5  of two selections that both must hold, conditions and names add up, and so do tolerations
+       W6  a list of patterns holds on a node whose name is like one of them; no selector has such a condition
 """
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
+from fnmatch import translate
+from functools import lru_cache
 from typing import Final, NamedTuple, assert_never
 
 import msgspec
@@ -21,6 +24,7 @@ import msgspec
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import NodeName
 from stoker.brain.domain.label import (
+    HOSTNAME,
     NO_SCHEDULE,
     Fault,
     Taint,
@@ -48,6 +52,8 @@ class Operator(StrEnum):
     NOT_IN = "notin"
     EXISTS = "exists"
     ABSENT = "absent"
+    LIKE = "like"
+    """Values are patterns with `*` and `?`: of the nodes that a tenant may use."""
 
 
 class Requirement(msgspec.Struct, frozen=True):
@@ -88,6 +94,11 @@ def make_where(selector: str = "", exclude: Iterable[str] = (), tolerate: Iterab
     Raises: StokerError `bad_selector` or `bad_toleration`.
     """
     return _canonical(parse_selector(selector), map(NodeName, filter(None, exclude)), map(parse_toleration, tolerate))
+
+
+def named_like(lists: Iterable[Sequence[str]]) -> Where:
+    """Return the selection of nodes whose names are like a pattern of each of these lists (W6)."""
+    return _canonical([Requirement(HOSTNAME, Operator.LIKE, tuple(patterns)) for patterns in lists], (), ())
 
 
 def both(one: Where, other: Where) -> Where:
@@ -331,7 +342,14 @@ def _holds(requirement: Requirement, value: str | None) -> bool:
         return value is not None
     if operator is Operator.ABSENT:
         return value is None
+    if operator is Operator.LIKE:
+        return value is not None and _pattern(requirement.values).fullmatch(value) is not None
     assert_never(operator)
+
+
+@lru_cache(maxsize=1_024)
+def _pattern(globs: tuple[str, ...]) -> re.Pattern[str]:
+    return re.compile("|".join(map(translate, globs)))
 
 
 def _all_tolerated(taints: Sequence[Taint], tolerations: Sequence[Toleration]) -> bool:

@@ -8,7 +8,8 @@ Rules: D1  jobs come in order (`queue_order`); each is placed whole or its shape
        D5  at most `budget` placements; shapes that might have fitted and weren't looked at then wait with
            `budget_spent`, and the plan says `more`
        D6  no array runs more members than its own limit lets it, however many fit
-       D7  a job runs only on nodes that its selection and that of its partition admit
+       D7  a job runs only on nodes that its selection, that of its partition and the lists of its tenant and of those
+           above that admit
        D8  a pass goes in rounds, one for each standing by quota that comes up (`quota_order`); before a round, what
            shapes of a better standing wait for is held back from it (`guarantee_hold`)
        D9  a fault while one shape is decided on is raised with that shape, so that a caller can decide on the rest
@@ -25,11 +26,12 @@ from itertools import islice
 from typing import Final
 
 from stoker.brain.domain.demand import Demand, Shape
-from stoker.brain.domain.ids import JobId, NodeName, PartitionName
+from stoker.brain.domain.ids import JobId, NodeName, PartitionName, TenantName
 from stoker.brain.domain.partition import selection
 from stoker.brain.domain.plan import Place, Plan, UndecidableShape
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.reason import Reason, ReasonCode
+from stoker.brain.domain.tenant import nodes_allowed
 from stoker.brain.domain.units import Instant
 from stoker.brain.domain.where import Where
 from stoker.brain.engine import explain
@@ -88,9 +90,9 @@ def _decided(pass_: "_Pass", now: Instant, budget: int) -> Plan:
 _LATER: Final = Reason(ReasonCode.GUARANTEE_KEPT)
 """Stands for shapes whose round hasn't come."""
 
-_GpuDemand = tuple[Where, PartitionName, str, int, int, int]
-"""What shapes that share a demand cache have in common: selection, model, memory in MiB and number of GPUs, and tasks
-per node."""
+_GpuDemand = tuple[Where, PartitionName, Where, str, int, int, int]
+"""What shapes that share a demand cache have in common: selection, partition, nodes of the tenant, model, memory in MiB
+and number of GPUs, and tasks per node."""
 
 
 class _GpuChoices:
@@ -144,12 +146,17 @@ class _Pass:
     def sift(self) -> None:
         """Block every shape for which there isn't enough capacity even now. The hottest loop of a long queue."""
         blocked, fitting, known = self.blocked, self._fitting, self._gpu_choices
+        allowed: dict[TenantName, Where] = {}
         for bucket in self._buckets:
             self.shape = shape = bucket.shape
             demand = shape.demand
+            nodes = allowed.get(shape.tenant)
+            if nodes is None:
+                nodes = allowed[shape.tenant] = nodes_allowed(self._view.tenants, shape.tenant)
             key = (
                 shape.where,
                 shape.partition,
+                nodes,
                 demand.gpu_model,
                 demand.gpu_memory_mb,
                 demand.gpu_count,
@@ -184,7 +191,7 @@ class _Pass:
 
     def _candidates_of(self, shape: Shape) -> CandidateNodes:
         """D7. A partition that is gone adds nothing."""
-        admitted = self._view.admitted(selection(self._view.partitions, shape.where, shape.partition))
+        admitted = self._view.admitted(selection(self._view.partitions, self._view.tenants, shape))
         candidates = self._candidates.get(admitted)
         if candidates is None:
             candidates = self._candidates[admitted] = CandidateNodes(self._draft, admitted)

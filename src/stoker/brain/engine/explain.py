@@ -17,6 +17,7 @@ from typing import Final
 from stoker.brain.domain.demand import Demand, Shape
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.reason import Reason, ReasonCode
+from stoker.brain.domain.tenant import nodes_text
 from stoker.brain.domain.where import where_text
 from stoker.brain.engine.demand_cache import Capacity, DemandCache
 from stoker.brain.engine.satisfiability import NodeClassStatus, Satisfiability
@@ -47,6 +48,8 @@ def none_selected(view: View, shape: Shape) -> Reason:
     partition = view.partitions.get(shape.partition)
     if partition is not None:
         asked.append(f"partition {partition.name} ({where_text(partition.where) or _UNTAINTED})")
+    nodes = nodes_text(view.tenants, shape.tenant)
+    asked += [f"tenant {shape.tenant} (nodes {nodes})"] * bool(nodes)
     words = ", ".join(filter(None, asked)) or _UNTAINTED
     return Reason(ReasonCode.NO_SELECTED_NODE, {"nodes": len(view.nodes), "asked": words[:_ASKED_MAX]})
 

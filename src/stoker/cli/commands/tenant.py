@@ -69,6 +69,11 @@ _described: Final = with_options(
         type=click.Choice(["owner", "tenant"]),
         help="Who sees its jobs in full and may change them: whose each is, or all its users.",
     ),
+    click.option(
+        "--nodes",
+        metavar="GLOB[,GLOB]",
+        help="Nodes that its jobs may run on, such as gpu-a*. [default: all that its parent may use]",
+    ),
     click.option("--email", metavar="TEXT", help="For people."),
     click.option("--organization", metavar="TEXT", help="For people."),
     click.option("--comment", metavar="TEXT", help="For people."),
@@ -97,6 +102,7 @@ def _columns() -> "list[Column[TenantView]]":
         Column("TIME MAX", lambda tenant: duration(tenant.max_runtime_ms), wide=True, right=True),
         Column("BORROWS", lambda tenant: _yes(tenant.borrow), wide=True),
         Column("LENDS", lambda tenant: _yes(tenant.lend), wide=True),
+        Column("NODES", lambda tenant: ", ".join(tenant.nodes), wide=True),
         *fields("VISIBILITY", "ORGANIZATION", "EMAIL", wide=True),
     ]
 
@@ -179,6 +185,7 @@ def change(name: str, form: str, **given: Any) -> None:  # noqa: ANN401  # click
     Examples:
       stoker tenant set ml-team --max-gpus 16
       stoker tenant set ml-team --max-jobs none --no-lend
+      stoker tenant set ml-team --nodes 'gpu-a*,gpu-b*'
     """
     from stoker.wire.rest.tenant import TenantBody
 
@@ -215,6 +222,8 @@ def _fields(given: dict[str, Any]) -> dict[str, Any]:
         elif value is not None:
             if option == "max_time" and not is_none:
                 parse_duration(value)
+            if option == "nodes" and not is_none:
+                value = tuple(filter(None, (each.strip() for each in value.split(","))))
             fields[_OTHER_NAMES.get(option, option)] = None if is_none else value
     return fields
 
@@ -264,6 +273,7 @@ def _rows(tenant: "TenantView") -> "Iterator[tuple[str, object]]":
     yield "borrows", _yes(tenant.borrow)
     yield "lends", _yes(tenant.lend)
     yield "visibility", tenant.visibility.value
+    yield "nodes", ", ".join(tenant.nodes) or "all that its parent may use"
 
 
 def _jobs(count: int, most: int | None) -> str:

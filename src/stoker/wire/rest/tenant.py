@@ -67,6 +67,9 @@ class TenantBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     visibility: Visibility | UnsetType | None = UNSET
     """`owner`: a job is seen in full, and changed, by whose it is, by leads and by admins. `tenant`: by all users of
     it, and seen so by its viewers. It isn't inherited. Left out = owner."""
+    nodes: tuple[str, ...] | UnsetType | None = UNSET
+    """Names, or patterns with `*` and `?`, of the nodes that its jobs may run on; of those only what the tenants above
+    it may use. Left out, null or empty = all that they may use. What runs elsewhere goes on."""
     email: str | UnsetType | None = UNSET
     """For people."""
     organization: str | UnsetType | None = UNSET
@@ -125,6 +128,8 @@ class TenantView(msgspec.Struct, frozen=True, kw_only=True):
     borrow: bool
     lend: bool
     visibility: Visibility
+    nodes: tuple[str, ...]
+    """Empty = all that the tenants above it may use."""
     used: AmountView
     pending_jobs: int
     limit_gpus: int | None
@@ -199,6 +204,8 @@ def _about(body: TenantBody) -> Iterator[tuple[str, Any]]:
         yield "tier", None if body.priority_tier is None else _tier(body.priority_tier)
     if body.visibility is not UNSET:
         yield "visibility", body.visibility or Visibility.OWNER
+    if body.nodes is not UNSET:
+        yield "nodes", tuple(sorted(dict.fromkeys(body.nodes or ())))
     for field in _TEXTS:
         given = getattr(body, field)
         if given is not UNSET:

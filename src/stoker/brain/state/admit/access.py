@@ -14,7 +14,7 @@ from typing import Final
 from stoker.brain.domain.access import Role, Token
 from stoker.brain.domain.errors import Refusal, refuse
 from stoker.brain.domain.ids import NodeName
-from stoker.brain.domain.node import NODE_NAME
+from stoker.brain.domain.node import NODE_GLOB, NODE_NAME
 from stoker.brain.domain.units import Instant
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.commands import Answer, CreateToken, JoinNode, RevokeToken
@@ -24,7 +24,6 @@ from stoker.brain.state.validation.lookups import tenant_fault
 
 _OF_NOBODY: Final = (Role.METRICS, Role.AGENT, Role.JOIN)
 _ID: Final = re.compile(r"[a-z0-9]{1,16}")
-_NODES: Final = re.compile(r"[A-Za-z0-9._*?-]{1,63}")
 
 
 def create(state: ClusterState, command: CreateToken, now: Instant) -> Answer:
@@ -52,7 +51,7 @@ def _bound_fault(state: ClusterState, token: Token) -> Refusal | None:
     if token.role in _OF_NOBODY and (token.tenant or token.user):
         hint = "leave `--tenant` and `--user` out: what it opens is of the whole cluster"
         return refuse("bad_token", f"a token of role {token.role} has no tenant and no user", hint)
-    if token.role is Role.JOIN and not _NODES.fullmatch(token.node):
+    if token.role is Role.JOIN and not NODE_GLOB.fullmatch(token.node):
         hint = "name a node or a glob: `--nodes gpu01`, `--nodes 'gpu-*'`; `--nodes '*'` is any"
         what = f"{token.node[:80]!r} is no name of nodes" if token.node else "none is named"
         return refuse("bad_token", f"a token of role join is bound to names of nodes, and {what}", hint)

@@ -28,14 +28,14 @@ def admit_place(state: ClusterState, place: Place) -> Refusal | None:
         return _stale(place, f"job {place.job} asked for {job.spec.demand.tasks} tasks")
     if place.master_port in state.indexes.ports.get(place.master_addr, {}):
         return _stale(place, f"port {place.master_port} of {place.master_addr} is in use")
-    wanted = selection(state.partitions, job.spec.where, job.spec.partition)
+    wanted = selection(state.partitions, state.tenants, job.spec.shape)
     left: dict[NodeName, Free] = {}
     for task in place.tasks:
         free = left.get(task.node) or state.indexes.free.get(task.node)
         if free is None or task.node in state.indexes.returning:
             return _stale(place, f"node {task.node} takes no new work")
         if not selects(wanted, state.nodes[task.node]):
-            return _stale(place, f"node {task.node} is no longer one that job {place.job} selects")
+            return _stale(place, f"node {task.node} is no longer one that job {place.job} may run on")
         known = {gpu.uuid for gpu in free.gpus}
         if not all(uuid in known for uuid in task.gpus) or len(task.gpus) != job.spec.demand.gpu_count:
             return _stale(place, f"a GPU of node {task.node} is no longer free")

@@ -8,12 +8,14 @@ Rules: T1  a name is that of a label's value, and not empty; `default` always ex
        T6  shares are from 0 to 1, and add up to at most 1
        T7  a limit below what is in use is taken: what runs goes on, and nothing new starts. Only where the class pools
            are strict a share below what is in use is refused, unless it is forced
+       T8  the nodes of a tenant are named by at most NODES_MAX names and patterns. A change ends nothing that runs
 """
 
 from collections.abc import Iterable
 
 from stoker.brain.domain.errors import Refusal, refuse
 from stoker.brain.domain.ids import DEFAULT_TENANT, TenantName
+from stoker.brain.domain.node import NODE_GLOB
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.quota import WHOLE, Pools, share_text
 from stoker.brain.domain.tenant import Tenant, path_of
@@ -25,6 +27,7 @@ from stoker.brain.state.events.tenant import PoolsSet, TenantDefined, TenantDele
 from stoker.brain.state.validation.fields import name_fault, refuse_out_of_range, text_fault
 from stoker.brain.state.validation.lookups import find_tenant, tenant_fault
 
+NODES_MAX = 100
 LIMIT_MAX = 2**53 - 1
 """The largest integer that every JSON reader keeps exact."""
 
@@ -45,6 +48,7 @@ def put(state: ClusterState, command: PutTenant) -> Answer:
         or _place_fault(old, tenant)
         or _number_fault(tenant)
         or _own_fault(tenant)
+        or _nodes_fault(tenant)
         or _tree_fault(state, tenant)
         or _text_fault(tenant, state.policy)
     )
@@ -111,6 +115,18 @@ def _own_fault(tenant: Tenant) -> Refusal | None:
     message = f"tenant {tenant.name} would be guaranteed {promised} GPUs and limited to {most}"
     hint = "lower the guarantee, or raise or drop the limit"
     return refuse("guarantee_above_limit", message, hint, tenant=tenant.name, guaranteed=promised, limit=most)
+
+
+def _nodes_fault(tenant: Tenant) -> Refusal | None:
+    # T8: names and patterns of nodes are such, and not too many.
+    wrong = next((each for each in tenant.nodes if not NODE_GLOB.fullmatch(each)), None)
+    if wrong is not None:
+        hint = "name nodes or patterns with `*` and `?`: `--nodes gpu01,gpu-a*`; `--nodes none` allows all"
+        return refuse("bad_field", f"{wrong[:80]!r} is no name of nodes", hint, path="nodes")
+    if len(tenant.nodes) > NODES_MAX:
+        hint = "use patterns, such as `gpu-a*`, in place of names"
+        return refuse("bad_field", f"{len(tenant.nodes)} names of nodes are more than {NODES_MAX}", hint, path="nodes")
+    return None
 
 
 def _tree_fault(state: ClusterState, tenant: Tenant) -> Refusal | None:

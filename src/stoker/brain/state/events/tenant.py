@@ -25,6 +25,7 @@ def tenant_text(of: Tenant) -> str:
         + ["doesn't lend"] * (not of.quota.lend)
         + [f"tier {of.tier}"] * (of.tier is not None)
         + ["its people see each other's jobs"] * (of.visibility is Visibility.TENANT)
+        + [f"nodes {' '.join(of.nodes)}"] * bool(of.nodes)
     )
 
 

@@ -6,7 +6,7 @@ only where the job may run.
 Rules: E1  a partition that isn't there is refused, with the nearest name
        E2  a time limit above the partition's longest is refused
        E3  an excluded node that never registered is refused as mistyped, while any node is known
-       E4  selection and partition must both hold
+       E4  selection, partition and the lists of nodes of the tenant and of those above it must all hold
        E5  taints and drains come and go and aren't of the job's making: they make a job wait, and never refuse it
        E6  a job whose texts are Latin-1 runs only where the agent knows that: an older one would hand it other bytes
 """
@@ -19,13 +19,14 @@ from msgspec.structs import replace
 from stoker.brain.domain.demand import Demand, Shape
 from stoker.brain.domain.errors import Refusal, refuse
 from stoker.brain.domain.fit import suitable_gpus, task_demand_text, tasks_perhaps
-from stoker.brain.domain.ids import NodeName, PartitionName
+from stoker.brain.domain.ids import NodeName
 from stoker.brain.domain.job import JobSpec, TextEncoding
 from stoker.brain.domain.label import JOB_TEXTS, JOBS_AS, ONLY_UTF_8, USERS, labels_of
 from stoker.brain.domain.node import ROOT, Node
 from stoker.brain.domain.partition import selection
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.suggestion import did_you_mean
+from stoker.brain.domain.tenant import nodes_text
 from stoker.brain.domain.where import Operator, Requirement, Toleration, Where, both, where_text, why_not
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.validation.fields import account_fault, time_limit_fault
@@ -143,13 +144,13 @@ def never_fits(state: ClusterState, shape: Shape) -> Refusal | None:
     if not state.nodes:
         return None
     demand, fitting, nodes = shape.demand, 0, list[Node]()
-    for node in selected_nodes(state, shape.where, shape.partition):
+    for node in selected_nodes(state, shape):
         nodes.append(node)
         fitting += tasks_perhaps(node, demand)
         if fitting >= demand.tasks:
             return None
     if not nodes:
-        return none_selected(state, shape.where, shape.partition)
+        return none_selected(state, shape)
     which = "" if len(nodes) == len(state.nodes) else " that it selects"
     if fitting:
         message = (
@@ -161,20 +162,22 @@ def never_fits(state: ClusterState, shape: Shape) -> Refusal | None:
     return _too_large(nodes, demand, which)
 
 
-def selected_nodes(state: ClusterState, where: Where, partition: PartitionName) -> Iterator[Node]:
+def selected_nodes(state: ClusterState, shape: Shape) -> Iterator[Node]:
     """Yield the nodes that ever registered on which a job may ever run, whatever their taints now (E5)."""
-    wanted = replace(selection(state.partitions, where, partition), tolerate=(Toleration(),))
+    wanted = replace(selection(state.partitions, state.tenants, shape), tolerate=(Toleration(),))
     for node_class in state.indexes.node_classes.admitted(wanted).classes:
         for name in node_class.names:
             yield state.nodes[name]
 
 
-def none_selected(state: ClusterState, where: Where, partition: PartitionName) -> Refusal:
+def none_selected(state: ClusterState, shape: Shape) -> Refusal:
     """Return the refusal of a selection that no node which ever registered answers to."""
-    wanted = selection(state.partitions, where, partition)
+    wanted = selection(state.partitions, state.tenants, shape)
     first = state.nodes[min(state.nodes)]
     why, asked = why_not(wanted, first.name, labels_of(first), ()), where_text(wanted)
-    within = f" in partition {partition}" if partition else ""
+    within = f" in partition {shape.partition}" if shape.partition else ""
+    nodes = nodes_text(state.tenants, shape.tenant)
+    within += f", of those that tenant {shape.tenant} may use ({nodes[:200]})" if nodes else ""
     message = f"none of the {len(state.nodes)} node(s) is one that the job selects{within}: it selects {asked[:200]}"
     hint = f"node {first.name}, for one: {why}; `stoker node list -o wide` shows the labels of all"
     return refuse("demand_unsatisfiable", message, hint, nodes=len(state.nodes), selected=asked[:200])
