@@ -13,7 +13,17 @@ from stoker.brain.domain.allocation import TaskPlacement
 from stoker.brain.domain.array import Members, index_of, indexes_of, member_id, parse_array, without
 from stoker.brain.domain.demand import Demand, JobClass, Shape
 from stoker.brain.domain.gpu import Gpu
-from stoker.brain.domain.ids import Epoch, GpuUuid, JobId, NodeName, PartitionName, Position, Principal, TenantName
+from stoker.brain.domain.ids import (
+    DEFAULT_TENANT,
+    Epoch,
+    GpuUuid,
+    JobId,
+    NodeName,
+    PartitionName,
+    Position,
+    Principal,
+    TenantName,
+)
 from stoker.brain.domain.job import Attempt, EndCause, Job, JobSpec, Task, TaskEnd, lazy_member
 from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.node import Free, Inventory, Node, NodePause
@@ -21,6 +31,7 @@ from stoker.brain.domain.partition import Partition
 from stoker.brain.domain.plan import Place, Plan
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.quota import Limits, Pools, Quota, held
+from stoker.brain.domain.secret import SealedValue, Secret, SecretName
 from stoker.brain.domain.tenant import THE_DEFAULT, Tenant
 from stoker.brain.domain.units import DAY_MS, HOUR_MS, NEVER, Instant
 from stoker.brain.domain.where import ANYWHERE, Where, selects
@@ -361,3 +372,11 @@ def where(plan: Plan) -> dict[int, list[tuple[str, list[int]]]]:
         place.job: [(task.node, [int(uuid.rpartition("-")[2]) for uuid in task.gpus]) for task in place.tasks]
         for place in plan.actions
     }
+
+
+def secret(
+    name: str, *, tenant: TenantName = DEFAULT_TENANT, owner: str = "user:anna", size: int = 8, text: str = "c2VhbGVk"
+) -> Secret:
+    """A secret as its command brings it, which nothing opens."""
+    sealed = SealedValue(key="of-tests", text=text)
+    return Secret(tenant=tenant, owner=Principal(owner), name=SecretName(name), sealed=sealed, size=size)

@@ -22,6 +22,7 @@ from stoker.brain.state.commands import Command
 from stoker.brain.state.events.tenant import tenant_text
 from stoker.control.audit_actions import ACTIONS
 from stoker.control.feed import Entry
+from tests.builders import secret
 from tests.control.audit_stage import rows_of, token, told, written
 from tests.control.history_stage import worker
 from tests.control.stage import ANNA, Stage, spec, stage, virtual
@@ -55,6 +56,7 @@ async def prepare(s: Stage) -> None:
         told_to.PutTenant(by=ANNA, tenant=Tenant(name=TenantName("vision")), create=True),
         told_to.CreateToken(by=ANNA, token=token("aaaaaaaa")),
         told_to.CreateToken(by=ANNA, token=JOIN),
+        told_to.SetSecret(by=ANNA, secret=secret("WANDB_API_KEY")),
     ):
         await s.committer.ask(command)
 
@@ -133,6 +135,16 @@ CASES: dict[type, tuple[Command, Command, str]] = {
         told_to.RevokeToken(by=ANNA, id=TokenId("aaaaaaaa")),
         told_to.RevokeToken(by=ANNA, id=TokenId("zzzzzzzz")),
         "token_not_found",
+    ),
+    told_to.SetSecret: (
+        told_to.SetSecret(by=ANNA, secret=secret("HF_TOKEN")),
+        told_to.SetSecret(by=ANNA, secret=secret("HF-TOKEN")),
+        "bad_secret",
+    ),
+    told_to.DeleteSecret: (
+        told_to.DeleteSecret(by=ANNA, secret=secret("WANDB_API_KEY").id),
+        told_to.DeleteSecret(by=ANNA, secret=secret("NOBODY_SET_IT").id),
+        "secret_unknown",
     ),
     told_to.JoinNode: (
         told_to.JoinNode(by=ANNA, token=KEY, join=JOIN.id),

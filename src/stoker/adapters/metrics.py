@@ -71,6 +71,8 @@ HELP: Final[Mapping[str, str]] = {
     "cluster_restored": "Times that this process went on from a backup.",
     "scheduling_latency": "From when a job may run (submitted, begin time reached, dependencies met, released) to its "
     "placement, by band of priority.",
+    "secret_deleted": "Secrets deleted.",
+    "secret_set": "Secrets set, or given another value.",
     "snapshot": "Time that a snapshot took, from its beginning to its being saved.",
     "snapshot_faults": "Snapshots that could not be saved.",
     "snapshot_position": "Number of the newest fact in the newest snapshot.",

@@ -31,8 +31,10 @@ OPEN: Final = frozenset({"/health", f"{API_PREFIX}/health", "/ready", "/openapi.
 _READS: Final = frozenset({"GET", "HEAD"})
 _ADMINS: Final = tuple(f"{API_PREFIX}/{noun}" for noun in ("tokens", "audit", "backup"))
 """What only admins read."""
-_USERS: Final = tuple(f"{API_PREFIX}/{noun}" for noun in ("jobs", "tasks"))
+_USERS: Final = tuple(f"{API_PREFIX}/{noun}" for noun in ("jobs", "tasks", "secrets"))
 """What users change, each of his own tenant."""
+_SECRETS: Final = f"{API_PREFIX}/secrets"
+"""What only users read, leads and admins."""
 _RANKS: Final = {
     Role.AGENT: 0,
     Role.JOIN: 0,
@@ -50,7 +52,7 @@ def role_for(method: str, path: str) -> Role:
     if method in _READS:
         if path == _METRICS:
             return Role.METRICS
-        return Role.ADMIN if path.startswith(_ADMINS) else Role.VIEWER
+        return Role.ADMIN if path.startswith(_ADMINS) else Role.USER if path.startswith(_SECRETS) else Role.VIEWER
     return Role.USER if path.startswith(_USERS) else Role.ADMIN
 
 
@@ -93,6 +95,8 @@ _CHANGES: Final[Mapping[tuple[str, str, str], str]] = {
     ("PUT", "quota", ""): "quota_set",
     ("POST", "tokens", ""): "token_create",
     ("DELETE", "tokens", ""): "token_revoke",
+    ("PUT", "secrets", ""): "secret_set",
+    ("DELETE", "secrets", ""): "secret_delete",
     ("POST", "control", ""): "promote",
 }
 """By method, noun, and what follows the name. An operation on jobs is called as its path ends."""

@@ -37,7 +37,7 @@ SECTIONS: Final = {
     "Jobs": ("submit", "list", "top", "status", "logs", "why", "events", "wait"),
     "Orders to jobs": ("cancel", "hold", "release", "requeue", "signal"),
     "Nodes": ("node", "gpu", "partition"),
-    "Sharing": ("tenant", "quota"),
+    "Sharing": ("tenant", "quota", "secret"),
     "Operation": (
         *("control", "agent", "token", "backup", "restore", "doctor", "usage", "audit", "completion", "version"),
     ),

@@ -81,15 +81,18 @@ def server_was_spoken() -> bool:
     return _SPOKEN in click.get_current_context().meta
 
 
-def connect(patience_s: float = PATIENCE_S, notify: "Callable[[Notice], object] | None" = None) -> "Client":
+def connect(
+    patience_s: float = PATIENCE_S, notify: "Callable[[Notice], object] | None" = None, *, private: bool = False
+) -> "Client":
     """Return the command's client of the chosen servers, closed when the command ends; it remembers which is active.
 
-    Its notices are printed on stderr, or given to `notify`. Raises: StokerError `bad_server`.
+    Its notices are printed on stderr, or given to `notify`. `private`: what it sends is itself a secret.
+    Raises: StokerError `bad_server`.
     """
     ctx = click.get_current_context()
     client: Client | None = ctx.meta.get(_CLIENT)
     if client is None:
-        client = ctx.meta[_CLIENT] = ctx.find_root().with_resource(client_of(ctx, notify))
+        client = ctx.meta[_CLIENT] = ctx.find_root().with_resource(client_of(ctx, notify, private=private))
     client.patience_s = patience_s
     return client
 
@@ -120,15 +123,24 @@ def credentials_of(ctx: click.Context) -> "Credentials":
     return credentials_for(ctx, servers_of(ctx))
 
 
-def client_of(ctx: click.Context, notify: "Callable[[Notice], object] | None" = None) -> "Client":
+def client_of(
+    ctx: click.Context, notify: "Callable[[Notice], object] | None" = None, *, private: bool = False
+) -> "Client":
     """Return a client of the chosen servers that the caller closes."""
     _import_msgspec_alone()
     from stoker.cli.display.messages import NoticePrinter
     from stoker.wire.client import Client
 
-    token, ca_file, insecure = credentials_of(ctx)
-    told = notify or NoticePrinter()
-    return Client(servers_of(ctx), token=token, ca_file=ca_file, insecure=insecure, patience_s=PATIENCE_S, notify=told)
+    shown = credentials_of(ctx)
+    return Client(
+        servers_of(ctx),
+        token=shown.token,
+        ca_file=shown.ca_file,
+        insecure=shown.insecure,
+        private=private,
+        patience_s=PATIENCE_S,
+        notify=notify or NoticePrinter(),
+    )
 
 
 def _import_msgspec_alone() -> None:

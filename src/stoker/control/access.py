@@ -148,7 +148,8 @@ def sight_of(state: ClusterState, caller: Caller, tenant: TenantName, account: s
     return Sight.FULL if is_shared and caller.tenant else Sight.OUTLINE
 
 
-def _may_submit(state: ClusterState, caller: Caller, tenant: TenantName) -> bool:
+def may_submit(state: ClusterState, caller: Caller, tenant: TenantName) -> bool:
+    """Return whether the caller submits jobs to this tenant."""
     if caller.role is Role.ADMIN:
         return True
     return caller.role in _WHO_CHANGE and is_within(state.tenants, tenant, caller.tenant)
@@ -225,7 +226,7 @@ def owned(state: ClusterState, caller: Caller, spec: JobSpec) -> JobSpec:
     is_admin = caller.role is Role.ADMIN
     if spec.tenant not in state.tenants:
         return spec  # which the brain refuses
-    if not is_admin and not _may_submit(state, caller, spec.tenant):
+    if not is_admin and not may_submit(state, caller, spec.tenant):
         raise not_allowed(
             f"your token submits to tenant {caller.home} and those beneath it, and the job names {spec.tenant}",
             "leave the tenant out, or ask an admin for a token of that tenant",

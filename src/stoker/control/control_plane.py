@@ -15,7 +15,7 @@ from stoker.brain.state.commands import BeginEpoch
 from stoker.control.access import Access
 from stoker.control.audit_trail import AuditTrail
 from stoker.control.committer import Committer
-from stoker.control.control_ports import ControlPorts, Duty, Nodes
+from stoker.control.control_ports import ControlPorts, Duty, Nodes, SecretVault
 from stoker.control.failover_control import FailoverControl, not_active
 from stoker.control.history import Recorder
 from stoker.control.job_metrics import JobMeters
@@ -67,6 +67,8 @@ class ControlPlane:
     """Readers of output. None = this runtime can't read it."""
     pair: FailoverControl | None = None
     """Its failover. None = it is the only control plane."""
+    vault: SecretVault | None = None
+    """None = it keeps no secrets."""
 
     @property
     def audit_trail(self) -> AuditTrail:
@@ -116,6 +118,7 @@ class ControlPlane:
             nodes=nodes,
             output=LogTails(nodes.read_log, partial(attempt_is_over, state), ports.clock) if nodes else None,
             pair=pair,
+            vault=ports.vault,
         )
 
     def settings_drift(self) -> str:

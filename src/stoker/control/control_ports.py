@@ -11,17 +11,35 @@ from typing import NamedTuple, Protocol
 from stoker.brain.domain.ids import Epoch, NodeName, Position
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.report import LogChunk
+from stoker.brain.domain.secret import SealedValue
 from stoker.brain.domain.units import Mono
 from stoker.ports import Clock, Entropy, Telemetry
 
 
+class SecretVault(Protocol):
+    """Encryption of secrets under a key that is neither in the data folder nor in the log nor in a backup."""
+
+    def seal(self, label: str, value: bytes, *, first: bool) -> SealedValue:
+        """Encrypt a value, bound to a label. `first`: nothing was sealed before, so a key may be made.
+
+        Raises: StokerError `secret_key_unusable`.
+        """
+        ...
+
+    def open(self, label: str, sealed: SealedValue) -> bytes:
+        """Decrypt what was sealed under this label. Raises: StokerError `secret_key_unusable`."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlPorts:
-    """Clock, entropy and telemetry of one process."""
+    """Clock, entropy, telemetry and the vault of one process."""
 
     clock: Clock
     entropy: Entropy
     telemetry: Telemetry
+    vault: SecretVault | None = None
+    """None = this runtime keeps no secrets."""
 
 
 class LogPlace(NamedTuple):

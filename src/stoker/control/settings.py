@@ -96,6 +96,21 @@ class TlsSettings(msgspec.Struct, frozen=True, kw_only=True):
         return self.mode != "off"
 
 
+class SecretSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Section `secrets`."""
+
+    key_file: str = ""
+    """File, an absolute path, of the key under which secrets are encrypted: on a disk of this machine, in neither
+    data_dir nor the marker's folder, mode 0600. It is made with the first secret, and a standby gets it from the
+    active one over TLS. Copy it to a safe place that is not that of the backups: without it no secret can be used.
+    Empty = `secrets.key` in the folder beside data_dir that ends in `-keys`, as /var/lib/stoker-keys."""
+
+    def faults(self) -> list[str]:
+        if self.key_file and not self.key_file.startswith("/"):
+            return [f"key_file: {self.key_file[:80]!r} isn't an absolute path"]
+        return []
+
+
 class LoopSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Section `loop`."""
 

@@ -27,6 +27,7 @@ from stoker.adapters.entropy import SystemEntropy
 from stoker.adapters.log_store import history_at, log_at
 from stoker.adapters.logs import StructuredTelemetry, library_logs
 from stoker.adapters.metrics import Metrics
+from stoker.adapters.secret_keys import SecretKeys
 from stoker.api.http.app import create_app
 from stoker.api.http.server import serve_http
 from stoker.api.listen import bind, local_socket
@@ -70,7 +71,8 @@ async def run_control(
     sys.setswitchinterval(SWITCH_S)
     clock = SystemClock()
     telemetry = StructuredTelemetry(clock, metrics=Metrics(), level=settings.log.level, format=settings.log.format)
-    ports = ControlPorts(clock=clock, entropy=SystemEntropy(), telemetry=telemetry)
+    vault = SecretKeys(settings.secret_key_file)
+    ports = ControlPorts(clock=clock, entropy=SystemEntropy(), telemetry=telemetry, vault=vault)
     with library_logs(telemetry), as_refusals():
         if settings.failover.enabled:
             await _run_one_of_several(settings, ports, stop, on_ready)

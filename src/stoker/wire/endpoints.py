@@ -258,6 +258,19 @@ CREATE_TOKEN: Final = Endpoint(
 """A token whose text got lost would stay valid for anyone who finds it."""
 WHOAMI: Final = Endpoint("GET", "/api/v1/whoami", lambda: rest.token.CallerView, query=_no_query)
 REVOKE_TOKEN: Final = Endpoint("DELETE", "/api/v1/tokens/{id}", lambda: rest.token.TokenView, repeatable=False)
+SECRETS: Final = Endpoint(
+    "GET", "/api/v1/secrets", lambda: rest.secret.SecretListView, query=lambda: rest.secret.SecretListQuery
+)
+SET_SECRET: Final = Endpoint(
+    "PUT", "/api/v1/secrets/{name}", lambda: rest.secret.SecretView, body=lambda: rest.secret.SecretBody
+)
+DELETE_SECRET: Final = Endpoint(
+    "DELETE",
+    "/api/v1/secrets/{name}",
+    lambda: rest.secret.SecretView,
+    query=lambda: rest.secret.SecretQuery,
+    done_code="secret_unknown",
+)
 
 # -- the cluster -------------------------------------------------------------------------------------------------------
 

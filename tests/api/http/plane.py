@@ -17,6 +17,7 @@ from stoker.adapters.clock import SystemClock
 from stoker.adapters.entropy import SystemEntropy
 from stoker.adapters.logs import StructuredTelemetry
 from stoker.adapters.metrics import Metrics
+from stoker.adapters.secret_keys import SecretKeys
 from stoker.adapters.sqlite.event_log import SqliteLog
 from stoker.adapters.sqlite.history import SqliteHistory
 from stoker.api.http.app import create_app
@@ -149,7 +150,8 @@ async def plane_in(
 ) -> AsyncIterator[Plane]:
     clock, written = SystemClock(), io.BytesIO()
     telemetry = StructuredTelemetry(clock, metrics=Metrics(), stream=written)
-    world = ControlPorts(clock=clock, entropy=SystemEntropy(), telemetry=telemetry)
+    vault = SecretKeys(folder / "keys" / "secrets.key")
+    world = ControlPorts(clock=clock, entropy=SystemEntropy(), telemetry=telemetry, vault=vault)
     log, history = SqliteLog(folder, telemetry=telemetry), SqliteHistory(folder)
     await log.open()
     try:

@@ -22,7 +22,7 @@ FIELD_OF: dict[Audience, str] = {
 SLEEPS = """
     JobPlaced TaskStarted AttemptStopping JobHeld JobSignalled MemberMade MembersCancelled SubmitKeyed JobsPruned
     StartFailed NodeDropped NodeLost LeaseBroken PartitionDeleted TenantDeleted TokenCreated TokenRevoked NodeJoined
-    NodeKeyReplaced ClusterCreated
+    NodeKeyReplaced SecretSet SecretDeleted ClusterCreated
     EpochBegan ClusterRestored ClockMoved
 """
 """Events that free nothing and let nothing go: a pass after them would decide as the one before. A lost node, or a
@@ -72,5 +72,5 @@ def test_what_says_what_a_job_runs_has_an_outline_for_those_who_may_not_know() -
 
 def test_a_secret_of_an_event_is_taken_out_for_every_reader() -> None:
     assert [kind.__name__ for kind in EVENTS if kind.row.public is not None] == [
-        *("NodeRegistered", "TokenCreated", "NodeJoined", "NodeKeyReplaced")
+        *("NodeRegistered", "TokenCreated", "NodeJoined", "NodeKeyReplaced", "SecretSet")
     ]

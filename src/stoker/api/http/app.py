@@ -17,7 +17,21 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, ExceptionHandler, Receive, Scope, Send
 
-from stoker.api.http import audit, backup, cluster, events, jobs, logs, nodes, partitions, tasks, tenants, tokens, usage
+from stoker.api.http import (
+    audit,
+    backup,
+    cluster,
+    events,
+    jobs,
+    logs,
+    nodes,
+    partitions,
+    secrets,
+    tasks,
+    tenants,
+    tokens,
+    usage,
+)
 from stoker.api.http.guard import AccessMiddleware
 from stoker.api.http.responses import BodyBudget, caller_of, problem_response, raw_json
 from stoker.api.http.routing import Operation, document_of
@@ -27,7 +41,7 @@ from stoker.control.control_plane import ControlPlane
 from stoker.ports import Telemetry
 from stoker.wire.status import retry_after_s
 
-_NOUNS: Final = (jobs, logs, tasks, nodes, partitions, tenants, tokens, usage, audit, backup, cluster, events)
+_NOUNS: Final = (jobs, logs, tasks, nodes, partitions, tenants, tokens, secrets, usage, audit, backup, cluster, events)
 
 
 def operations(control: ControlPlane) -> list[Operation]:

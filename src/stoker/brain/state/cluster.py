@@ -16,6 +16,7 @@ from stoker.brain.domain.partition import Partition
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.quota import Pools
 from stoker.brain.domain.reason import Reason
+from stoker.brain.domain.secret import Secret, SecretId
 from stoker.brain.domain.tenant import THE_DEFAULT, InheritedLimits, Tenant, inherited_limits
 from stoker.brain.domain.units import NEVER, Instant
 from stoker.brain.state.indexes import Indexes, rebuild
@@ -49,6 +50,7 @@ class ClusterState:
         """What the settings file said when it was last heeded."""
         self.tokens: dict[TokenId, Token] = {}
         self.token_of_digest: dict[str, TokenId] = {}
+        self.secrets: dict[SecretId, Secret] = {}
         self.indexes = Indexes(self.nodes, self.jobs, self.tenants)
         self.put_policy(Policy())
 

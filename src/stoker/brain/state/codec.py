@@ -16,6 +16,7 @@ from stoker.brain.domain.node import Node
 from stoker.brain.domain.partition import Partition
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.quota import Pools
+from stoker.brain.domain.secret import Secret
 from stoker.brain.domain.tenant import Tenant
 from stoker.brain.domain.units import Instant
 from stoker.brain.state.cluster import ClusterState
@@ -60,6 +61,7 @@ class _Header(msgspec.Struct, frozen=True, kw_only=True):
     pools_configured: Pools | None = None
     tokens: tuple[Token, ...] = ()
     clock_moved_ms: int = 0
+    secrets: tuple[Secret, ...] = ()
 
 
 _encoder: Final = msgspec.json.Encoder(order="deterministic")
@@ -109,6 +111,7 @@ def snapshot_chunks(state: ClusterState) -> Iterator[bytes]:
             pools_configured=state.pools_configured,
             tokens=tuple(state.tokens.values()),
             clock_moved_ms=state.clock_moved_ms,
+            secrets=tuple(state.secrets.values()),
         )
     )
     yield _encoder.encode(nodes)
@@ -151,6 +154,7 @@ def _fill(state: ClusterState, header: _Header, nodes: list[Node], jobs: Iterabl
     state.pools, state.pools_configured = header.pools, header.pools_configured
     for token in header.tokens:
         state.put_token(token)
+    state.secrets = {secret.id: secret for secret in header.secrets}
     for node in nodes:
         state.put_node(node)
     for chunk in jobs:

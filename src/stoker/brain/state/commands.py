@@ -21,6 +21,7 @@ from stoker.brain.domain.partition import Partition
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.quota import Pools
 from stoker.brain.domain.report import Registration, Started, TaskFinished, TaskInventory
+from stoker.brain.domain.secret import Secret, SecretId
 from stoker.brain.domain.tenant import Tenant
 from stoker.brain.state.events.access import token_text
 from stoker.brain.state.events.row import CommandRow
@@ -295,6 +296,26 @@ class JoinNode(_Command, frozen=True, kw_only=True):
     """The join token that was shown."""
 
 
+class SetSecret(_Command, frozen=True, kw_only=True):
+    """Make a secret, or give one that exists another value."""
+
+    row: ClassVar["CommandRow[SetSecret]"] = CommandRow(
+        action="secret_set", about=lambda command: {"target": command.secret.name, "tenant": command.secret.tenant}
+    )
+
+    secret: Secret
+
+
+class DeleteSecret(_Command, frozen=True, kw_only=True):
+    """Delete a secret. Jobs that name it and have not started wait until it is there again."""
+
+    row: ClassVar["CommandRow[DeleteSecret]"] = CommandRow(
+        action="secret_delete", about=lambda command: {"target": command.secret.name, "tenant": command.secret.tenant}
+    )
+
+    secret: SecretId
+
+
 class RunDeadlines(_Unaudited, frozen=True, kw_only=True):
     """Do what has fallen due: time limits, retry back-offs that are over, met dependencies, pruning."""
 
@@ -324,7 +345,18 @@ class RestoreCluster(_Unaudited, frozen=True, kw_only=True):
 JobOperation = Cancel | Hold | Release | Requeue | SignalJob
 """What people may do to a job, an array or some of its members."""
 
-Sharing = PutPartition | DeletePartition | PutTenant | DeleteTenant | SetPools | CreateToken | RevokeToken | JoinNode
+Sharing = (
+    PutPartition
+    | DeletePartition
+    | PutTenant
+    | DeleteTenant
+    | SetPools
+    | CreateToken
+    | RevokeToken
+    | JoinNode
+    | SetSecret
+    | DeleteSecret
+)
 """How a cluster is shared, and with whom."""
 
 Command = (

@@ -373,7 +373,7 @@ async def _log_of(client: AsyncClient, job_id: str) -> str:
 def run_top(servers: str, credentials: Credentials) -> int:
     """Run until a person leaves; the exit status. Raises: StokerError `bad_server`."""
     kept = NoticeBuffer()
-    token, ca_file, insecure = credentials
+    token, ca_file, insecure, _ = credentials
     looks = AsyncClient(
         servers, token=token, ca_file=ca_file, insecure=insecure, patience_s=LOOK_PATIENCE_S, notify=kept
     )

@@ -7,6 +7,7 @@ else is of this process. A key is only here when something stands behind it; `la
 
 import re
 from collections.abc import Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, ClassVar, Final, Literal
 from urllib.parse import urlsplit
@@ -22,6 +23,7 @@ from stoker.control.settings import (
     HistorySettings,
     HttpSettings,
     LoopSettings,
+    SecretSettings,
     SnapshotSettings,
     TlsSettings,
 )
@@ -178,6 +180,7 @@ class ControlSettings(msgspec.Struct, frozen=True, kw_only=True):
     http: HttpSettings = HttpSettings()
     grpc: GrpcSettings = GrpcSettings()
     tls: TlsSettings = TlsSettings()
+    secrets: SecretSettings = SecretSettings()
     store: StoreSettings = StoreSettings()
     failover: FailoverSettings = FailoverSettings()
     agents: AgentsSettings = AgentsSettings()
@@ -199,13 +202,27 @@ class ControlSettings(msgspec.Struct, frozen=True, kw_only=True):
         for name, port in (("port", self.grpc.port), ("node_port", self.grpc.node_port if self.tls.grpc else 0)):
             if port and self.http.port == port:
                 return [f"http.port and grpc.{name} are both {port}; each listener needs its own"]
-        return [*self._authority_faults(), *self.failover.faults_with(self.store.url, self.http.host)]
+        faults = (self._authority_faults(), self._secret_faults())
+        return [*chain(*faults), *self.failover.faults_with(self.store.url, self.http.host)]
 
     def _authority_faults(self) -> list[str]:
         if self.failover.enabled and self.store.url and self.tls.mode != "off" and not self.tls.dir:
             hint = "name a folder that every control plane has with the same content: copy it from the first one's `ca`"
             return [f"tls.dir: it is empty, and control planes on one database share no folder; {hint}"]
         return []
+
+    def _secret_faults(self) -> list[str]:
+        for setting, folder in (("data_dir", self.data_dir), ("failover.marker", self.failover.folder)):
+            if folder.is_absolute() and self.secret_key_file.is_relative_to(folder):
+                hint = "name a place that is neither copied nor shared with them"
+                return [f"secrets.key_file: {str(self.secret_key_file)[:200]!r} lies in {setting}; {hint}"]
+        return []
+
+    @property
+    def secret_key_file(self) -> Path:
+        """File of the key of the secrets."""
+        data_dir = self.data_dir.absolute()
+        return Path(self.secrets.key_file or data_dir.with_name(f"{data_dir.name}-keys") / "secrets.key")
 
     @property
     def authority_dir(self) -> Path:

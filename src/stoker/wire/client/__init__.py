@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from stoker.wire.client.staleness import Waiting as Waiting
     from stoker.wire.rest.job import JobListQuery as JobListQuery
     from stoker.wire.rest.log import LogQuery as LogQuery
+    from stoker.wire.rest.secret import SecretBody as SecretBody
+    from stoker.wire.rest.secret import SecretListQuery as SecretListQuery
+    from stoker.wire.rest.secret import SecretQuery as SecretQuery
     from stoker.wire.rest.submit import JobBody as JobBody
     from stoker.wire.rest.task import TaskListQuery as TaskListQuery
 
@@ -32,6 +35,9 @@ _MODULE_OF = {
     "LogPart": "stoker.wire.client.calls",
     "LogQuery": "stoker.wire.rest.log",
     "Notice": "stoker.wire.client.staleness",
+    "SecretBody": "stoker.wire.rest.secret",
+    "SecretListQuery": "stoker.wire.rest.secret",
+    "SecretQuery": "stoker.wire.rest.secret",
     "Stale": "stoker.wire.client.staleness",
     "StokerError": "stoker.brain.domain.errors",
     "TaskListQuery": "stoker.wire.rest.task",

@@ -51,6 +51,7 @@ class Client(ClientMethods):
         token: str = "",
         ca_file: str = "",
         insecure: bool = False,
+        private: bool = False,
         patience_s: float = PATIENCE_S,
         pause: Callable[[float], object] = sleep_blocking,
         notify: Callable[[Notice], object] = ignore_notice,
@@ -61,7 +62,7 @@ class Client(ClientMethods):
         It is sent once a server has proved who it is. `ca_file` has the authorities, as PEM, that https servers are
         verified against; empty = the one whose fingerprint the token carries, or else this system's. Over plain http
         a token goes to a server of this account, of root or of the account `stoker` on this machine alone, unless
-        `insecure`.
+        `insecure`. With `private` nothing at all goes to any other, as befits the values of secrets.
 
         For up to `patience_s` seconds a request is repeated that may be, while no server answers, none is active or
         each says that it can't now; 0 = say so at once. `pause` blocks for seconds. `notify` is told when an answer
@@ -69,7 +70,7 @@ class Client(ClientMethods):
 
         Raises: StokerError `bad_server` or `bad_token`.
         """
-        shown = Credentials(token, ca_file, insecure)
+        shown = Credentials(token, ca_file, insecure, private)
         self._transport = Transport(servers, credentials=shown, patience_s=patience_s, pause=pause, notify=notify)
 
     def __enter__(self) -> Self:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from stoker.wire.rest.node import GpuListView, NodeView
     from stoker.wire.rest.partition import NewPartitionBody, PartitionBody, PartitionView
     from stoker.wire.rest.quota import QuotaBody, QuotaView
+    from stoker.wire.rest.secret import SecretBody, SecretListQuery, SecretListView, SecretQuery, SecretView
     from stoker.wire.rest.submit import JobBody
     from stoker.wire.rest.task import TaskListQuery, TaskListView, TaskView
     from stoker.wire.rest.tenant import NewTenantBody, TenantBody, TenantView
@@ -339,6 +340,21 @@ class ClientMethods:
     def revoke_token(self, token_id: str) -> Steps[TokenView]:
         """End a token at once, also on open streams. Raises: StokerError `token_not_found`."""
         return ask(endpoints.REVOKE_TOKEN, token_id)
+
+    @Declared
+    def secrets(self, query: SecretListQuery | None = None) -> Steps[SecretListView]:
+        """List the secrets that one may use or administer, without their values."""
+        return ask(endpoints.SECRETS, query=query)
+
+    @Declared
+    def set_secret(self, name: str, secret: SecretBody) -> Steps[SecretView]:
+        """Set a secret, or give it another value. Raises: StokerError `bad_secret` or `secret_key_unusable`."""
+        return ask(endpoints.SET_SECRET, name, body=secret)
+
+    @Declared
+    def delete_secret(self, name: str, query: SecretQuery | None = None) -> Steps[SecretView]:
+        """Take a secret away. Raises: StokerError `secret_unknown`."""
+        return ask(endpoints.DELETE_SECRET, name, query=query)
 
     @Declared
     def gpus(self) -> Steps[GpuListView]:

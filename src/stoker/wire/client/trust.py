@@ -8,7 +8,8 @@ Rules: V1  https: the server's certificate is verified, name and all, against th
            over which nothing is sent; the next connection is verified against it alone
        V3  http: a token is sent over loopback alone, to a server whose process, by the kernel, belongs to this account,
            to root or to the account `stoker`; `insecure` sends it to whoever answers
-       V4  without a token http needs no proof: there is nothing to lose
+       V4  without a token http needs no proof: there is nothing to lose, unless what is sent is itself a secret; such
+           goes to nobody by V3's `insecure`
        V5  a server that hasn't proved itself gets nothing; what was seen is said in one refusal, and time doesn't heal
            it. One that breaks off its handshake is no more than away
 Source: RFC 9525 (names in certificates), RFC 8446 (TLS 1.3); OpenSSL's x509_vfy.h.
@@ -51,6 +52,8 @@ class Credentials(NamedTuple):
     """File with the certificates of authorities that are trusted, as PEM. Empty = V1."""
     insecure: bool = False
     """Whether the token is sent over plain http to whoever answers."""
+    private: bool = False
+    """Whether more than the token is secret of what is sent (V4)."""
 
 
 NO_CREDENTIALS: Final = Credentials()
@@ -64,7 +67,8 @@ class ServerProof:
         text = http.checked_token(credentials.token)
         self.token = without_fingerprint(text)
         self._ca_file = credentials.ca_file
-        self._insecure = credentials.insecure
+        self._trusts_all = not (self.token or credentials.private) or (credentials.insecure and not credentials.private)
+        self._private = credentials.private
         self._fingerprint = fingerprint_in(text)
         self._context: ssl.SSLContext | None = None
         self.root = b""
@@ -80,15 +84,15 @@ class ServerProof:
 
         Raises: NotProved; OSError where the server has hung up.
         """
-        if not self.token or self._insecure:
+        if self._trusts_all:
             return
         if not is_loopback(connection):
-            raise _in_the_clear(server)
+            raise _secret_in_clear(server) if self._private else _in_the_clear(server)
         owner = server_owner(connection)
         if owner == GONE:
             raise ConnectionResetError("the server hung up")
         if owner is None or not _may_see_tokens(owner):
-            raise _foreign(server, owner)
+            raise _foreign(server, owner, "secret" if self._private else "token")
 
     def context(self) -> ssl.SSLContext:
         """Return what verifies a server, name and all (V1). Raises: StokerError `bad_ca_file`."""
@@ -229,14 +233,15 @@ def _not_proved(server: SplitResult, message: str, hint: str) -> http.NotProved:
     return http.NotProved(refuse("server_not_proved", message, hint, server=server_label(server)))
 
 
-def _foreign(server: SplitResult, owner: int | None) -> http.NotProved:
+def _foreign(server: SplitResult, owner: int | None, what: str) -> http.NotProved:
     label = server_label(server)
     if owner is None:
         seen = f"the kernel doesn't tell whose process serves {label}"
     else:
         seen = f"account {_name_of(owner) or 'without a name'} (uid {owner}) serves {label}"
-    message = f"{seen}, so the token wasn't sent: it goes to this account's own, root's and {ACCOUNT}'s servers alone"
-    hint = f"ask over https (`tls.mode: on`, then `stoker login https://{label} --token T`); {_ANYWAY}"
+    message = f"{seen}, so the {what} wasn't sent: it goes to this account's own, root's and {ACCOUNT}'s servers alone"
+    hint = f"ask over https (`tls.mode: on`, then `stoker login https://{label} --token T`)"
+    hint = f"{hint}; {_ANYWAY}" if what == "token" else hint
     return _not_proved(server, message, hint)
 
 
@@ -247,6 +252,12 @@ def _in_the_clear(server: SplitResult) -> http.NotProved:
     )
     hint = f"ask over https: `stoker login https://{label} --token T`; {_ANYWAY}"
     return _not_proved(server, message, hint)
+
+
+def _secret_in_clear(server: SplitResult) -> http.NotProved:
+    message = f"{server.geturl()} is plain http to another machine, where others could read the secret; it wasn't sent"
+    hint = "ask over https, or on the machine where the control plane runs"
+    return http.NotProved(refuse("secret_in_clear", message, hint, server=server_label(server)))
 
 
 def _another_authority(server: SplitResult) -> http.NotProved:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from stoker.wire.rest import node as node
     from stoker.wire.rest import partition as partition
     from stoker.wire.rest import quota as quota
+    from stoker.wire.rest import secret as secret
     from stoker.wire.rest import submit as submit
     from stoker.wire.rest import task as task
     from stoker.wire.rest import tenant as tenant

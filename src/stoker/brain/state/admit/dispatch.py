@@ -18,6 +18,7 @@ from stoker.brain.state.admit import (
     node,
     node_liveness,
     partition,
+    secret,
     tenant,
 )
 from stoker.brain.state.cluster import ClusterState
@@ -88,5 +89,9 @@ def _admit_sharing(state: ClusterState, command: Sharing, now: Instant) -> Answe
             return access.revoke(state, command)
         case commands.JoinNode():
             return access.join(state, command, now)
+        case commands.SetSecret():
+            return secret.put(state, command)
+        case commands.DeleteSecret():
+            return secret.delete(state, command)
         case _:
             assert_never(command)

@@ -4,7 +4,8 @@ Rules: T1  a name is that of a label's value, and not empty; `default` always ex
        T2  the guarantees of the tenants beneath one add up to at most its own; at the top nothing is above
        T3  a guarantee is no higher than the limit of the same tenant
        T4  a tenant's place in the tree never changes
-       T5  a tenant that a job which hasn't ended, a token or another tenant names can't be deleted
+       T5  a tenant that a job which hasn't ended, a token or another tenant names can't be deleted; its secrets go
+           with it
        T6  shares are from 0 to 1, and add up to at most 1
        T7  a limit below what is in use is taken: what runs goes on, and nothing new starts. Only where the class pools
            are strict a share below what is in use is refused, unless it is forced
@@ -23,6 +24,7 @@ from stoker.brain.domain.units import Instant
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.commands import Answer, DeleteTenant, PutTenant, SetPools
 from stoker.brain.state.events.access import TokenRevoked
+from stoker.brain.state.events.secret import SecretDeleted
 from stoker.brain.state.events.tenant import PoolsSet, TenantDefined, TenantDeleted
 from stoker.brain.state.validation.fields import name_fault, refuse_out_of_range, text_fault
 from stoker.brain.state.validation.lookups import find_tenant, tenant_fault
@@ -188,7 +190,12 @@ def delete(state: ClusterState, command: DeleteTenant, now: Instant) -> Answer:
     if valid:
         hint = "revoke them first: `stoker token list`, `stoker token revoke ID`"
         return _in_use(name, f"{len(valid)} token(s), such as {valid[0]}", hint)
-    return *(TokenRevoked(id=token.id) for token in tokens), TenantDeleted(name=name)
+    of_tenant = [each for each in state.secrets if each.tenant == name]
+    return (
+        *(TokenRevoked(id=token.id) for token in tokens),
+        *(SecretDeleted(tenant=name, owner=each.owner, name=each.name) for each in of_tenant),
+        TenantDeleted(name=name),
+    )
 
 
 def _in_use(name: TenantName, what: str, hint: str) -> Refusal:

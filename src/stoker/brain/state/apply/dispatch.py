@@ -11,6 +11,7 @@ from stoker.brain.state.apply.job import apply_job
 from stoker.brain.state.apply.leadership import apply_leadership
 from stoker.brain.state.apply.node import apply_node
 from stoker.brain.state.apply.partition import apply_partition
+from stoker.brain.state.apply.secret import apply_secret
 from stoker.brain.state.apply.tenant import apply_tenant
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.codec import Fact
@@ -19,6 +20,7 @@ from stoker.brain.state.events.job import JobEvent
 from stoker.brain.state.events.leadership import LeadershipEvent
 from stoker.brain.state.events.node import NodeEvent
 from stoker.brain.state.events.partition import PartitionEvent
+from stoker.brain.state.events.secret import SecretEvent
 from stoker.brain.state.events.tenant import TenantEvent
 
 
@@ -37,6 +39,8 @@ def apply(state: ClusterState, fact: Fact, position: Position) -> None:
         apply_tenant(state, event)
     elif isinstance(event, AccessEvent):
         apply_access(state, event, fact.at, fact.by)
+    elif isinstance(event, SecretEvent):
+        apply_secret(state, event, fact.at, fact.by)
     elif isinstance(event, LeadershipEvent):
         apply_leadership(state, event)
     else:
