@@ -55,6 +55,8 @@ class KeyAndChain(NamedTuple):
     key: bytes
     chain: bytes
     renew_at: Instant
+    ends_at: Instant
+    """When the certificate expires."""
 
 
 class CertificateHolder(NamedTuple):
@@ -63,6 +65,8 @@ class CertificateHolder(NamedTuple):
     subject: str
     """`node:NAME` or `control:NAME`; empty = nobody of Stoker's."""
     key_digest: str
+    ends_at: Instant
+    """When the certificate expires."""
 
 
 class CertificateAuthority(Protocol):

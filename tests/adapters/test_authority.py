@@ -142,7 +142,7 @@ def test_an_authority_that_has_expired_is_refused(tmp_path: Path) -> None:
 
 def test_a_client_with_the_root_trusts_the_server_under_its_names_and_under_no_other(tmp_path: Path) -> None:
     authority = authority_in(tmp_path)
-    key, chain, _ = authority.server("a", ["localhost", "127.0.0.1", "::1", "gpu.example.org"])
+    key, chain, *_ = authority.server("a", ["localhost", "127.0.0.1", "::1", "gpu.example.org"])
     for host in ("localhost", "127.0.0.1", "::1", "gpu.example.org"):
         assert handshake(tmp_path, (key, chain), authority.roots, host)
     with pytest.raises(ssl.SSLCertVerificationError, match="Hostname mismatch"):

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Protocol
 
 import grpc
 import pytest
@@ -27,6 +28,10 @@ from tests.real.tokens import token_in
 def control(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ControlProcess]:
     with TlsControlProcess(tmp_path_factory.mktemp("tls") / "control") as process:
         yield process
+
+
+class ShortLived(Protocol):
+    def __call__(self, agent: AgentProcess, for_s: float, *, due: bool) -> None: ...
 
 
 def join_token(control: ControlProcess, nodes: str, **more: str) -> str:
@@ -186,7 +191,7 @@ def test_who_listens_in_the_place_of_a_control_plane_gets_no_token_and_gives_no_
     agent = AgentProcess(tmp_path, control, name="faithful")
     assert joined(agent, control, join_token(control, "faithful"))[0] == 0
     squatter = authority_in(tmp_path / "squatter")
-    key, chain, _ = squatter.server("a", ["127.0.0.1", "localhost"])
+    key, chain, *_ = squatter.server("a", ["127.0.0.1", "localhost"])
     (tmp_path / "key").write_bytes(key)
     (tmp_path / "chain").write_bytes(chain)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -250,6 +255,61 @@ def test_after_a_rotation_of_the_authority_nodes_stay_and_new_ones_join(
         until(lambda: agent.output().count("registered") >= 2, "it is let in")
         after = AgentProcess(tmp_path / "after", control, name="after")
         assert joined(after, control, old_token)[0] == 0, "a token from before names the old root"
+
+
+@pytest.fixture
+def short_lived(control: ControlProcess, monkeypatch: pytest.MonkeyPatch) -> ShortLived:
+    """Gives a node that has joined a certificate which expires after so many seconds, as if it had had it for long."""
+
+    def give(agent: AgentProcess, for_s: float, *, due: bool) -> None:
+        monkeypatch.setattr("stoker.adapters.authority.LEAF_DAYS", for_s / 86_400)
+        path = agent.data_dir / "identity.json"
+        kept = json.loads(path.read_text())
+        made = authority_in(control.folder / "ca").sign(kept["request"].encode(), f"node:{kept['node']}")
+        kept["certificates"] |= {"chain": made.chain.decode(), "ends_at": made.ends_at}
+        kept["certificates"]["renew_at"] = 0 if due else made.ends_at + 3_600_000
+        path.write_text(json.dumps(kept))
+
+    return give
+
+
+def test_a_certificate_that_expires_in_the_middle_of_a_stream_ends_it_and_its_jobs_run_on(
+    control: ControlProcess, tmp_path: Path, short_lived: ShortLived
+) -> None:
+    agent = AgentProcess(tmp_path, control, name="expired")
+    assert joined(agent, control, join_token(control, "expired"))[0] == 0
+    short_lived(agent, 12, due=False)
+    with agent:
+        until(lambda: _state(control, "expired") == "ready", "the node is served")
+        with control.client() as client:
+            client.label("expired", {"expired": "here"}, [])
+        job = submit(control, "sleep 60", where="expired=here")
+        until_state(control, job, "running")
+        until(lambda: "certificate of node expired has expired" in agent.output(), "the agent is told")
+        until(lambda: _state(control, "expired") == "unreachable", "it isn't let in again")
+        agent.kill()
+        assert joined(agent, control, join_token(control, "expired"))[0] == 0, "the way back"
+        agent.start()
+        until(lambda: _state(control, "expired") == "ready", "it is served again")
+        found = control.ask("GET", f"/api/v1/jobs/{job}")[1]
+        assert (found["state"], len(found["attempts"])) == ("running", 1)
+        control.ask("DELETE", f"/api/v1/jobs/{job}")
+
+
+def test_a_certificate_that_is_due_is_replaced_and_nothing_ends_when_the_old_one_expires(
+    control: ControlProcess, tmp_path: Path, short_lived: ShortLived
+) -> None:
+    agent = AgentProcess(tmp_path, control, name="renewed")
+    assert joined(agent, control, join_token(control, "renewed"))[0] == 0
+    short_lived(agent, 8, due=True)
+    before = json.loads((agent.data_dir / "identity.json").read_text())["certificates"]
+    with agent:
+        until(lambda: "certificate_renewed" in agent.output(), "another was asked for")
+        after = json.loads((agent.data_dir / "identity.json").read_text())["certificates"]
+        assert after["ends_at"] > before["ends_at"] + 80 * 86_400_000
+        until(lambda: time.time() > before["ends_at"] / 1_000 + 2, "the old one has expired")
+        until(lambda: _state(control, "renewed") == "ready", "the node is served")
+        assert "has expired" not in agent.output()
 
 
 def _state(control: ControlProcess, node: str) -> str:

@@ -127,12 +127,12 @@ class Authority:
         key = ec.generate_private_key(ec.SECP256R1())
         names = [_host(each) for each in dict.fromkeys(hosts)]
         leaf = self._leaf(f"control:{name}", key.public_key(), names)
-        return KeyAndChain(key=_key_pem(key), chain=self._chain(leaf), renew_at=renewal_of(leaf))
+        return KeyAndChain(key=_key_pem(key), chain=self._chain(leaf), renew_at=renewal_of(leaf), ends_at=end_of(leaf))
 
     def sign(self, request: bytes, subject: str) -> KeyAndChain:
         """Sign a client's certificate, whatever names the request has (C4)."""
         leaf = self._leaf(subject, read_request(request))
-        return KeyAndChain(key=b"", chain=self._chain(leaf), renew_at=renewal_of(leaf))
+        return KeyAndChain(key=b"", chain=self._chain(leaf), renew_at=renewal_of(leaf), ends_at=end_of(leaf))
 
     def key_in(self, request: bytes) -> str:
         return key_digest(read_request(request))
@@ -322,7 +322,7 @@ def _holder(certificate: bytes) -> CertificateHolder:
     except x509.ExtensionNotFound:
         found = []
     subject = found[0].removeprefix(_SCHEME).replace("/", ":", 1) if len(found) == 1 else ""
-    return CertificateHolder(subject, key_digest(read.public_key()))
+    return CertificateHolder(subject, key_digest(read.public_key()), end_of(read))
 
 
 def fingerprint_of(certificate: x509.Certificate) -> str:
@@ -333,6 +333,10 @@ def renewal_of(certificate: x509.Certificate) -> Instant:
     """Return when two thirds of a certificate's time have passed."""
     begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     return _instant(begins + (ends - begins) * 2 / 3)
+
+
+def end_of(certificate: x509.Certificate) -> Instant:
+    return _instant(certificate.not_valid_after_utc)
 
 
 def _root(key: ec.EllipticCurvePrivateKey, now: datetime) -> x509.Certificate:

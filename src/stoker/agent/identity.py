@@ -25,7 +25,7 @@ from stoker.agent.runner.files import replace_file
 from stoker.agent.settings import ADDRESS, AgentSettings
 from stoker.brain.domain.errors import StokerError, refusal_error
 from stoker.brain.domain.ids import NodeName
-from stoker.brain.domain.units import Instant
+from stoker.brain.domain.units import NEVER, Instant
 from stoker.wire.address import address_faults
 
 NAME: Final = "identity.json"
@@ -42,6 +42,8 @@ class Certificates(msgspec.Struct, frozen=True, kw_only=True):
     roots: str
     renew_at: Instant
     cluster_id: str
+    ends_at: Instant = NEVER
+    """When the certificate expires. NEVER = a control plane of an older version has made it."""
 
 
 class Identity(msgspec.Struct, frozen=True, kw_only=True):

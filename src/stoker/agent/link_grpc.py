@@ -196,6 +196,7 @@ def _certificates(answer: pb.CertificateResponse) -> Certificates:
         roots=answer.roots.decode("ascii", "replace"),
         renew_at=Instant(answer.renew_at),
         cluster_id=answer.cluster_id,
+        ends_at=Instant(answer.ends_at),
     )
 
 

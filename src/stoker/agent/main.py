@@ -34,6 +34,7 @@ from stoker.agent.settings import AgentSettings, job_limits
 from stoker.agent.token_file import read_token
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.ids import NodeName
+from stoker.brain.domain.units import NEVER, Instant, utc_text
 from stoker.ports import Clock, Entropy, GpuProbe, ProbeResult, Telemetry
 
 UID_NAME: Final = "agent.uid"
@@ -144,10 +145,19 @@ class Kept:
                     self._file.write(self.value)
                     telemetry.event("certificate_renewed", agent_id=self.value.node)
                 except (LinkDown, LinkRefused) as fault:
-                    telemetry.warn("certificate_not_renewed", error=str(fault))
+                    telemetry.warn("certificate_not_renewed", error=str(fault), hint=self._hint(clock.now()))
                 except StokerError as fault:
                     telemetry.warn("certificate_not_kept", error=fault.refusal.message)
             await clock.sleep(RENEWAL_LOOK_S)
+
+    def _hint(self, now: Instant) -> str:
+        ends_at = self.value.certificates.ends_at
+        if ends_at == NEVER or now < ends_at:
+            return "the old one goes on, and this is tried again"
+        return (
+            f"this node's certificate has expired ({utc_text(ends_at)}): if its clock is right, join again: "
+            f"`stoker token create --role join --nodes {self.value.node}`, `stoker agent join HOST:9090 --token T`"
+        )
 
 
 async def _serve(

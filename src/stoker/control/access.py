@@ -306,6 +306,16 @@ def node_key_unknown(name: NodeName) -> StokerError:
     )
 
 
+def certificate_expired(name: NodeName) -> StokerError:
+    """Return the refusal of a node whose certificate expired while its stream was open."""
+    return refusal_error(
+        "certificate_expired",
+        f"the certificate of node {name} has expired",
+        "an agent asks for another one well before that, and comes back with it by itself; if it has none, join again",
+        node=name,
+    )
+
+
 def token_unknown(*, none_wanted: bool = False) -> StokerError:
     """Return the one refusal of a token that was never made, was revoked or has expired (K1)."""
     hint = (

@@ -143,6 +143,7 @@ STATUSES: Final[dict[str, Status]] = {
     "token_not_found": _missing("No such token to revoke"),
     # who asks may not
     "token_missing": _unproved("A token is wanted"),
+    "certificate_expired": _unproved("The certificate of the node has expired"),
     "node_key_unknown": _unproved("The key of the node isn't known, or not any more"),
     "token_unknown": _unproved("The token is not one of this cluster, or not any more"),
     "not_allowed": _forbidden("The token does not allow it"),

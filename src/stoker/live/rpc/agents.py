@@ -11,7 +11,7 @@ Rules: A1  every call wants the certificate of a node that has joined, or withou
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from stoker.api.rpc.callers import Callers, Context
@@ -19,8 +19,9 @@ from stoker.api.rpc.status import refusal_of, refusing
 from stoker.brain.domain.access import Caller, Role, Token
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.brain.domain.ids import NodeName, Principal, node_principal
+from stoker.brain.domain.units import NEVER, SECOND_MS, Instant
 from stoker.brain.state.commands import JoinNode
-from stoker.control.access import Access, node_key_unknown, not_allowed, token_unknown
+from stoker.control.access import Access, certificate_expired, node_key_unknown, not_allowed, token_unknown
 from stoker.live.control_plane import LiveControlPlane
 from stoker.live.sessions import AgentStream, Sessions
 from stoker.live.streams import BeatAnswer, Message
@@ -33,6 +34,8 @@ from stoker.wire.token import fresh_token, id_of
 
 SESSION_KEY: Final = "stoker-session"
 """Metadata of the two streams: the session that RegisterAgent answered."""
+EXPIRY_LOOK_S: Final = 60.0
+"""Between two looks at the wall clock, which may be set meanwhile, for the end of a certificate."""
 _HINT: Final = "is the agent of this version?"
 
 
@@ -75,9 +78,11 @@ class AgentService(SchedulerServiceServicer):
                 raise not_allowed("the request is for another key than that of this node", "`stoker agent join` again")
             return _signed(self._control, self._tls, request.request, agent.principal)
 
-    def _gone(self, node: NodeName) -> StokerError:
-        """The refusal of an agent whose key or token is no longer good."""
-        return token_unknown() if self._tls is None else node_key_unknown(node)
+    def _gone(self, agent: Caller, node: NodeName) -> StokerError:
+        """The refusal of an agent whose certificate, key or token is no longer good."""
+        if self._tls is None:
+            return token_unknown()
+        return certificate_expired(node) if self._access.holds(agent) else node_key_unknown(node)
 
     def _agent(self, context: Context) -> Caller:
         """Return the agent that calls (A1). Raises: StokerError."""
@@ -101,10 +106,11 @@ class AgentService(SchedulerServiceServicer):
     ) -> AsyncIterator[pb.ControlMessage]:
         async with refusing(context, _HINT):
             agent = self._agent(context)
+            ends_at = self._ends_at(context)
             stream = self._sessions.attach(_session(context), agent.token)
             reading = asyncio.create_task(self._read(request_iterator, stream))
             try:
-                with self._while_good(agent, lambda: stream.close(self._gone(stream.node).refusal)):
+                with self._while_good(agent, ends_at, lambda: stream.close(self._gone(agent, stream.node).refusal)):
                     async for message in stream.outgoing():
                         yield _encode(message)
                 if reading.done():
@@ -134,7 +140,7 @@ class AgentService(SchedulerServiceServicer):
             stream = self._sessions.opened(_session(context), agent.token)
             reading = asyncio.create_task(self._read_chunks(request_iterator, stream))
             try:
-                with self._while_good(agent, stream.log.close):
+                with self._while_good(agent, self._ends_at(context), stream.log.close):
                     async for request in stream.log.requests():
                         yield codec.encode_log_request(request)
                 self._access.check(agent)
@@ -148,15 +154,26 @@ class AgentService(SchedulerServiceServicer):
         except codec.Malformed:
             return  # whoever waits for the chunk is answered by its own limit
 
+    def _ends_at(self, context: Context) -> Instant:
+        """When the certificate of the agent that calls expires; NEVER without one."""
+        node = None if self._tls is None else self._tls.caller("node", context.auth_context())
+        return NEVER if node is None else node.ends_at
+
     @contextmanager
-    def _while_good(self, agent: Caller, close: Callable[[], None]) -> Iterator[None]:
-        """A2: calls `close` when the token stops being good in here."""
+    def _while_good(self, agent: Caller, ends_at: Instant, close: Callable[[], None]) -> Iterator[None]:
+        """A2: calls `close` when the token or certificate stops being good in here."""
         if not agent.token:
             yield
             return
 
         async def watch() -> None:
-            await self._access.watch(agent)
+            clock = self._control.clock
+            while ends_at == NEVER or clock.now() < ends_at:
+                left_s = EXPIRY_LOOK_S if ends_at == NEVER else min(EXPIRY_LOOK_S, (ends_at - clock.now()) / SECOND_MS)
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(left_s):
+                        await self._access.watch(agent)
+                        break
             close()
 
         watching = asyncio.create_task(watch())
@@ -195,6 +212,7 @@ def _signed(control: LiveControlPlane, tls: ServerTls, request: bytes, subject: 
         chain=made.chain,
         roots=tls.authority.roots,
         renew_at=made.renew_at,
+        ends_at=made.ends_at,
         cluster_id=control.committer.state.cluster_id,
     )
 

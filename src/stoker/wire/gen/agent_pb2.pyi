@@ -87,6 +87,7 @@ class CertificateResponse(_message.Message):
     ROOTS_FIELD_NUMBER: _builtins.int
     RENEW_AT_FIELD_NUMBER: _builtins.int
     CLUSTER_ID_FIELD_NUMBER: _builtins.int
+    ENDS_AT_FIELD_NUMBER: _builtins.int
     chain: _builtins.bytes
     """PEM: the node's certificate, then what leads to a root."""
     roots: _builtins.bytes
@@ -94,6 +95,8 @@ class CertificateResponse(_message.Message):
     renew_at: _builtins.int
     """When to ask for the next one."""
     cluster_id: _builtins.str
+    ends_at: _builtins.int
+    """When it expires. 0 = a control plane of an older version, which does not tell."""
     def __init__(
         self,
         *,
@@ -101,10 +104,11 @@ class CertificateResponse(_message.Message):
         roots: _builtins.bytes = ...,
         renew_at: _builtins.int = ...,
         cluster_id: _builtins.str = ...,
+        ends_at: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain", b"chain", "cluster_id", b"cluster_id", "renew_at", b"renew_at", "roots", b"roots"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chain", b"chain", "cluster_id", b"cluster_id", "ends_at", b"ends_at", "renew_at", b"renew_at", "roots", b"roots"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
