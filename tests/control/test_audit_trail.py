@@ -222,6 +222,15 @@ async def test_a2_who_may_not_ask_leaves_a_row_that_names_the_job() -> None:
 
 
 @virtual
+async def test_a_backup_is_written_down_without_another_command() -> None:
+    async with stage() as s:
+        await s.pause()
+        s.control.audit_trail.backed_up(BOB, s.state.position, s.committer.now())
+        await s.pause()
+        assert [row.action for row in written(s)][-1:] == ["backup"]
+
+
+@virtual
 async def test_a3_wrong_tokens_cost_one_row_a_minute_which_counts_them() -> None:
     async with stage() as s:
         for _ in range(50):

@@ -128,6 +128,9 @@ def test_a_token_comes_from_a_file_the_environment_or_a_prompt_too(
 
 def test_after_a_logout_nothing_of_it_is_left(server: TlsServed, site: Site, config: Path) -> None:
     run("login", f"https://{server.label}", "--token", with_fingerprint(TOKEN, site.fingerprint))
-    assert run("logout").exit_code == 0
+    done = run("logout")
+    assert (done.exit_code, "logged out" in done.stdout) == (0, True)
     assert (config.read_text(), config.with_name("ca.pem").exists()) == ("", False)
-    assert run("logout").exit_code == 0
+    config.unlink()
+    done = run("logout")
+    assert (done.exit_code, "nothing was kept" in done.stdout) == (0, True)
