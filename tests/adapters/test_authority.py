@@ -166,8 +166,9 @@ def test_a_certificate_names_its_node_and_its_key_whatever_the_request_says(tmp_
     key = ec.generate_private_key(ec.SECP256R1())
     name = "n" * 63
     authority = authority_in(tmp_path)
-    chain = authority.sign(request_of(key), f"node:{name}").chain
-    assert authority.holder(chain) == (f"node:{name}", key_digest(key.public_key()))
+    made = authority.sign(request_of(key), f"node:{name}")
+    chain = made.chain
+    assert authority.holder(chain) == (f"node:{name}", key_digest(key.public_key()), made.ends_at)
     leaf = x509.load_pem_x509_certificates(chain)[0]
     assert (leaf.not_valid_after_utc - leaf.not_valid_before_utc).days == LEAF_DAYS
 
