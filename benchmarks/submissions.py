@@ -67,7 +67,7 @@ class Control:
 
 @contextlib.contextmanager
 def control_on_core_0(folder: Path, *settings_more: str, alone: bool = False, tls: bool = False) -> Iterator[Control]:
-    """A `stoker control` of its own; ended afterwards. `settings_more` are KEY=VALUE."""
+    """A `stoker control` of its own; ended afterwards. `settings_more` are KEY=VALUE, and say more than those here."""
     authority = folder / "ca" / "ca.crt"
     port, access = free_port(), kept(folder)
     admin = access or first_tokens(folder)
@@ -82,8 +82,8 @@ def control_on_core_0(folder: Path, *settings_more: str, alone: bool = False, tl
     # Jobs pile up where no node takes them, and one principal asks for as many as a whole department.
     settings |= {"policy.tenant_pending_jobs_max": 1_000_000, "http.rate_per_principal": 0}
     settings |= {"policy.tenant_job_bytes_max": 1 << 40, "policy.job_bytes_max": 1 << 40}
-    given = [*(f"{key}={value}" for key, value in settings.items()), *settings_more]
-    words = [word for each in given for word in ("--set", each)]
+    settings |= dict(each.split("=", 1) for each in settings_more)
+    words = [word for key, value in settings.items() for word in ("--set", f"{key}={value}")]
     pin = ["taskset", "-c", "0"] if shutil.which("taskset") else []
     command = [*pin, sys.executable, "-m", "stoker", "control", *words]
     log = folder.parent / "control.log"

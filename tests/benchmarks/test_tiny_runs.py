@@ -20,6 +20,7 @@ TINY = {
     "append": ("--seconds", "0.05", "--jobs", "2000"),
     "commands": ("--runs", "1"),
     "decide": DECIDE,
+    "hostile": ("--seconds", "1", "--mib", "2"),
     "idle_agents": ("--agents", "3", "--seconds", "0.6", "--settle", "0.1"),
     "replication": ("--seconds", "0.5", "--rate", "100", "--behind", "500", "--profile", "fast"),
     "scale": ("--jobs", "200", "--watch", "0.2", "--lists", "1"),

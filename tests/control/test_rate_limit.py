@@ -1,4 +1,6 @@
-"""How often may one principal ask, and what of wrong tokens? R1 to R3 of `control.rate_limit`."""
+"""How often may one principal ask, and what of wrong tokens? R1 to R4 of `control.rate_limit`."""
+
+import asyncio
 
 import pytest
 
@@ -7,7 +9,7 @@ from stoker.brain.domain.ids import Principal
 from stoker.brain.domain.units import Instant, Mono
 from stoker.control import rate_limit as live_rates
 from stoker.control.control_ports import ControlPorts
-from stoker.control.rate_limit import MINUTE_S, RateLimit, WrongTokens
+from stoker.control.rate_limit import MINUTE_S, ConcurrencyLimit, RateLimit, WrongTokens
 
 ADA, BEN = Principal("user:ada"), Principal("user:ben")
 
@@ -158,3 +160,22 @@ def test_the_log_has_one_line_a_minute_about_wrong_tokens_and_a_meter_counts_all
     for _ in range(100):
         noted(wrong)
     assert hand.told == ["too_many_wrong_tokens"] * 2
+
+
+async def test_r4_so_many_turns_are_taken_at_once_and_nobody_waits_for_another_tenant() -> None:
+    turns, going, done = ConcurrencyLimit(2), list[str](), asyncio.Event()
+
+    async def take(whose: str) -> None:
+        async with turns.taken(whose):
+            going.append(whose)
+            await done.wait()
+
+    async with asyncio.TaskGroup() as tasks:
+        for whose in ["a"] * 4 + ["b"]:
+            tasks.create_task(take(whose))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        assert sorted(going) == ["a", "a", "b"]
+        done.set()
+    assert sorted(going) == ["a"] * 4 + ["b"]
+    assert not turns.waiting

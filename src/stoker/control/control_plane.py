@@ -23,7 +23,7 @@ from stoker.control.ledger_audit import Audit
 from stoker.control.log_lines import Announcer
 from stoker.control.loop import Loop
 from stoker.control.output_reader import LogTails, attempt_is_over
-from stoker.control.rate_limit import RateLimit, WrongTokens
+from stoker.control.rate_limit import ListSlots, RateLimit, WrongTokens
 from stoker.control.settings import CoreSettings
 from stoker.control.snapshots import Snapshots, recover
 from stoker.control.supervisor import Duties
@@ -54,6 +54,7 @@ class ControlPlane:
     committer: Committer
     access: Access
     rate_limit: RateLimit
+    lists: ListSlots
     loop: Loop
     snapshots: Snapshots
     audit: Audit
@@ -108,6 +109,7 @@ class ControlPlane:
             access=Access(committer, WrongTokens(ports), open_to_owner=runtime.open_to_owner),
             # Whom only its owner reaches has nobody to keep others out.
             rate_limit=RateLimit(ports, per_second=0 if runtime.open_to_owner else settings.http.rate_per_principal),
+            lists=ListSlots(),
             loop=loop,
             snapshots=Snapshots(committer, log, ports, recovered, interval_s=settings.snapshot.interval_s),
             audit=Audit(committer, nodes, ports),

@@ -1,14 +1,18 @@
 """REST for jobs."""
 
+import asyncio
+from typing import Any
+
 import pytest
 
 from stoker.api.http import jobs as http_jobs
-from stoker.api.http.jobs import ANSWER_BYTES_MAX
-from stoker.api.http.responses import BodyBudget
+from stoker.api.http.responses import ANSWER_BYTES_MAX, BodyBudget
 from stoker.brain.domain.access import OWNER
 from stoker.control.access import Sights
 from stoker.control.queries.job_details import listed_jobs
-from tests.api.http.plane import Plane
+from stoker.control.rate_limit import LISTS_OPEN_MAX
+from tests.api.http.people import People
+from tests.api.http.plane import Plane, scope_of
 
 JOBS = "/api/v1/jobs"
 
@@ -427,6 +431,35 @@ async def test_answers_with_several_jobs_leave_commands_and_environments_out_unl
     assert {(job["command"], *job["env"]) for jobs in told for job in jobs} == {("",)}
     whole = [alone.json, (await plane.get(f"{JOBS}/1")).json, *(await plane.get(f"{JOBS}?full=true")).json["jobs"]]
     assert {(job["command"], *job["env"]) for job in whole} == {("echo hello", "A")}
+
+
+async def test_lists_that_nobody_takes_are_made_for_so_many_readers_of_one_principal_and_others_are_served(
+    people: People,
+) -> None:
+    """Each that is made is in memory until it is taken."""
+    large = {"command": "true", "env": {"A": "x" * 100_000}}
+    await people.anna.ask("POST", JOBS, {"jobs": [large] * 20})
+    begun, taken = list[int](), asyncio.Event()
+
+    async def nothing_comes() -> dict[str, Any]:
+        return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]  # it never ends
+
+    async def take_nothing(number: int) -> int:
+        async def send(message: Any) -> None:  # noqa: ANN401  # an ASGI message
+            if message["type"] == "http.response.body":
+                begun.append(number)
+                await taken.wait()
+
+        headers = {"host": "127.0.0.1:8080", **people.anna.headers}
+        await people.plane.app(scope_of("GET", f"{JOBS}?limit=1000&full=true", b"", headers), nothing_comes, send)
+        return number
+
+    readers = [asyncio.create_task(take_nothing(number)) for number in range(LISTS_OPEN_MAX + 5)]
+    await people.plane.until(lambda: len(begun) >= LISTS_OPEN_MAX)
+    assert (await people.bert.get(JOBS)).status == 200
+    assert len(set(begun)) == LISTS_OPEN_MAX
+    taken.set()
+    assert sorted(await asyncio.gather(*readers)) == list(range(LISTS_OPEN_MAX + 5))
 
 
 async def test_a_page_is_bounded_in_bytes_and_its_next_leads_to_all_others(plane: Plane) -> None:

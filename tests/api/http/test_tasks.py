@@ -2,6 +2,7 @@
 
 import pytest
 
+from stoker.api.http.responses import ANSWER_BYTES_MAX
 from stoker.brain.domain.job import EndCause
 from tests.api.http.plane import Plane
 
@@ -127,3 +128,15 @@ async def test_a_task_that_is_not_there_is_404(plane: Plane) -> None:
 async def test_an_argv_of_a_job_is_shown_as_a_line_that_a_shell_would_read_back(plane: Plane) -> None:
     await plane.ask("POST", "/api/v1/jobs", {"command": ["echo", "a b"]})
     assert (await plane.get(f"{TASKS}/1")).json["command"] == "echo 'a b'"
+
+
+async def test_a_list_of_large_tasks_is_bounded_in_bytes_and_says_how_many_there_are(plane: Plane) -> None:
+    large = {"priority": "low", "gpu_count": 1, "command": "x", "env": {"A": "x" * 100_000}}
+    for _ in range(60):
+        await plane.ask("POST", TASKS, large)
+    reply = await plane.get(f"{TASKS}?limit=1000")
+    assert len(reply.body) < ANSWER_BYTES_MAX + 200_000
+    assert reply.headers["content-length"] == str(len(reply.body))
+    ids = [int(task["id"]) for task in reply.json["tasks"]]
+    assert ids == list(range(60, 60 - len(ids), -1))
+    assert reply.json["total"] == 60

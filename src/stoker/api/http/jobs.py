@@ -4,7 +4,6 @@ An operation on one job, one member or a whole array is answered with it; one on
 
 Rules: A1  an answer with several jobs leaves out their commands and environments, unless a list is asked for them
        A2  it ends with the job that reaches ANSWER_BYTES_MAX; the answer to a submit names all jobs
-       A3  others get a turn after so many jobs, and after so many bytes, whichever comes first
 """
 
 from collections.abc import Awaitable, Callable, Sequence
@@ -16,8 +15,13 @@ from starlette.responses import Response
 
 from stoker.api.http.audit import newest_rows
 from stoker.api.http.responses import (
+    ANSWER_BYTES_MAX,
+    BYTES_PER_TURN,
+    ListParts,
+    ListResponse,
     body_of,
     caller_of,
+    drawn_in_turns,
     json_response,
     key_of,
     lookup_job_at,
@@ -77,12 +81,6 @@ ROWS_MAX: Final = 4_096
 """Rows of lists kept: about 4 MiB, and four of the longest pages. Beyond it the one that was made first goes."""
 ROWS_BYTES_MAX: Final = 16 << 20
 """Of all rows that are kept; a job of many ranks and attempts has a long one."""
-ROWS_PER_TURN: Final = 256
-"""Rows made before others get a turn: below two milliseconds."""
-BYTES_PER_TURN: Final = 256 << 10
-"""And as many bytes of them: about a millisecond."""
-ANSWER_BYTES_MAX: Final = 4 << 20
-"""Of the rows of one answer (A2): 1,000 usual ones have 1 MiB."""
 HOLDERS_NAMED_MAX: Final = 5
 """Holders of a lent guarantee in the sentence; the answer has them all."""
 OPERATIONS_MAX: Final = 2_000
@@ -112,7 +110,8 @@ def routes(control: ControlPlane) -> Routes:
     @router.serve(endpoints.JOBS, *LIST)
     async def list_jobs(request: Request) -> Response:
         """List jobs, newest first."""
-        return await _page(control, rows, caller_of(request), query_of(request, JobListQuery))
+        caller, query = caller_of(request), query_of(request, JobListQuery)
+        return ListResponse(control, caller, lambda: _page(control, rows, caller, query))
 
     @router.serve(endpoints.JOB, *LOOKUP)
     async def show(request: Request) -> JobView | Response:
@@ -169,7 +168,7 @@ async def _many(control: ControlPlane, caller: Caller, answer: Submitted) -> Res
     return raw_json(b'{"jobs":[%b],"total":%d%b}' % (content, total, gone), 201, repeat_headers(answer))
 
 
-async def _page(control: ControlPlane, rows: "RowCache", caller: Caller, query: JobListQuery) -> Response:
+async def _page(control: ControlPlane, rows: "RowCache", caller: Caller, query: JobListQuery) -> ListParts:
     sees = Sights(control.committer.state, caller)
     wanted = filter_of(query, control.committer.now(), sees)
     page = await page_of(control, query.limit, query.offset, query.after)
@@ -178,8 +177,7 @@ async def _page(control: ControlPlane, rows: "RowCache", caller: Caller, query: 
     made = await (drawn(control, jobs, sees, full=True) if query.full else rows.of(jobs, sees))
     last = found.jobs[len(made) - 1].id if len(made) < len(found.jobs) else found.last
     following = b"null" if last is None else b'"%d"' % last
-    members = (b",".join(made), found.total, page.limit, following)
-    return raw_json(b'{"jobs":[%b],"total":%d,"limit":%d,"next":%b}' % members)
+    return ListParts(b'{"jobs":[', made, b'],"total":%d,"limit":%d,"next":%b}' % (found.total, page.limit, following))
 
 
 async def _specs(control: ControlPlane, caller: Caller, members: dict[str, msgspec.Raw]) -> list[JobSpec]:
@@ -187,14 +185,16 @@ async def _specs(control: ControlPlane, caller: Caller, members: dict[str, msgsp
         if name != "jobs":
             raise unknown_name(name, JobsBody, "", "field")
     specs: list[JobSpec] = []
-    now = control.committer.now()
+    now, read = control.committer.now(), 0
     for index, element in enumerate(decode_list(members["jobs"], "jobs")):
         at = f"jobs[{index}]"
         try:
             specs.append(spec_for(control, caller, decode_body(JobBody, element, at), now, at))
         except StokerError as fault:
             raise of_index(fault, index) from fault
-        if len(specs) % BODIES_PER_TURN == 0:
+        read += len(bytes(element))
+        if len(specs) % BODIES_PER_TURN == 0 or read >= BYTES_PER_TURN:
+            read = 0
             await control.clock.sleep(0)
     return specs
 
@@ -250,18 +250,8 @@ async def drawn(
 async def _each(
     control: ControlPlane, seen: ListedJobs, draw: Callable[[JobDetails], bytes], *, bounded: bool = True
 ) -> list[bytes]:
-    rows: list[bytes] = []
-    size = turn_rows = turn_bytes = 0
-    for job in seen.jobs:
-        row = draw(seen.arrays.get(job.id) or job_details(control, job))
-        rows.append(row)
-        size, turn_rows, turn_bytes = size + len(row), turn_rows + 1, turn_bytes + len(row)
-        if bounded and size >= ANSWER_BYTES_MAX:
-            break
-        if turn_rows >= ROWS_PER_TURN or turn_bytes >= BYTES_PER_TURN:
-            turn_rows = turn_bytes = 0
-            await control.clock.sleep(0)
-    return rows
+    rows = (draw(seen.arrays.get(job.id) or job_details(control, job)) for job in seen.jobs)
+    return await drawn_in_turns(control.clock, rows, ANSWER_BYTES_MAX if bounded else None)
 
 
 # -- operations on jobs ------------------------------------------------------------------------------------------------

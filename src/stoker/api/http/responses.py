@@ -10,10 +10,10 @@ Rules: V1  of readers that keep a request open for as long as they like there ar
 """
 
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from http import HTTPStatus
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 from starlette.requests import Request
@@ -32,6 +32,7 @@ from stoker.control.access import check_read
 from stoker.control.control_plane import ControlPlane
 from stoker.control.queries.job_lookup import lookup_job
 from stoker.control.submission import Key, Submitted, keyed
+from stoker.ports import Clock
 from stoker.wire.endpoints import JSON, KEY_HEADER, REPLAYED_HEADER
 from stoker.wire.rest.decode import decode_body, decode_query
 from stoker.wire.rest.problem import MEDIA_TYPE, problem_of
@@ -39,6 +40,14 @@ from stoker.wire.rest.problem import MEDIA_TYPE, problem_of
 BODIES_BYTES_MAX: Final = 256 * 1024 * 1024
 """Of all bodies together that are still on their way; what goes beyond it is refused with `overloaded`."""
 _MIB: Final = 1024 * 1024
+ANSWER_BYTES_MAX: Final = 4 << 20
+"""Of the rows of one answer: 1,000 usual jobs have 1 MiB."""
+ROWS_PER_TURN: Final = 256
+"""Rows made before others get a turn: below two milliseconds."""
+BYTES_PER_TURN: Final = 256 << 10
+"""And as many bytes of them: about a millisecond."""
+REST_S: Final = 0.001
+"""Between two turns at a long answer: without it the loop takes Python back before the log's thread has woken up."""
 SHARES: Final = 4
 """One principal may have so large a part of the readers of one kind (V2)."""
 
@@ -96,6 +105,66 @@ def query_of(request: Request, shape: type[Shape]) -> Shape:
 async def read_body(request: Request, shape: type[Shape]) -> Shape:
     """Return the body in this shape. Raises: StokerError as `body_of` and `decode_body`."""
     return decode_body(shape, await body_of(request))
+
+
+async def drawn_in_turns(clock: Clock, rows: Iterable[bytes], bytes_max: int | None) -> list[bytes]:
+    """Return the rows of an answer, up to the one that reaches `bytes_max` (None = all); others get turns between."""
+    drawn: list[bytes] = []
+    size = turn_rows = turn_bytes = 0
+    for row in rows:
+        drawn.append(row)
+        size, turn_rows, turn_bytes = size + len(row), turn_rows + 1, turn_bytes + len(row)
+        if bytes_max is not None and size >= bytes_max:
+            break
+        if turn_rows >= ROWS_PER_TURN or turn_bytes >= BYTES_PER_TURN:
+            turn_rows = turn_bytes = 0
+            await clock.sleep(REST_S)
+    return drawn
+
+
+class ListParts(NamedTuple):
+    """An answer with a list, before it is put together."""
+
+    head: bytes
+    rows: Sequence[bytes]
+    tail: bytes
+
+    def slices(self) -> Iterator[bytes]:
+        """Return the answer in pieces of about BYTES_PER_TURN."""
+        piece, size = [self.head], len(self.head)
+        for at, row in enumerate(self.rows):
+            piece.append(b"," + row if at else row)
+            size += len(row)
+            if size >= BYTES_PER_TURN:
+                yield b"".join(piece)
+                piece, size = [], 0
+        yield b"".join([*piece, self.tail])
+
+    @property
+    def size(self) -> int:
+        commas = max(0, len(self.rows) - 1)
+        return len(self.head) + sum(map(len, self.rows)) + commas + len(self.tail)
+
+
+class ListResponse(Response):
+    """A long list as JSON, made when it is its turn and sent in slices, between which others get theirs."""
+
+    def __init__(self, control: ControlPlane, caller: Caller, make: Callable[[], Awaitable[ListParts]]) -> None:
+        super().__init__(media_type="application/json")
+        self._control, self._caller, self._make = control, caller, make
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Raises: StokerError as making the list does."""
+        lists = self._control.lists
+        async with lists.open(self._caller):
+            async with lists.made(self._caller):
+                parts = await self._make()
+            self.headers["content-length"] = str(parts.size)
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            for piece in parts.slices():
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+                await self._control.clock.sleep(REST_S)
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 class BodyBudget:

@@ -2,10 +2,23 @@
 
 from typing import Final
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from stoker.api.http.responses import body_of, caller_of, json_response, key_of, lookup_job_at, query_of, repeat_headers
+from stoker.api.http.responses import (
+    ANSWER_BYTES_MAX,
+    ListParts,
+    ListResponse,
+    body_of,
+    caller_of,
+    drawn_in_turns,
+    json_response,
+    key_of,
+    lookup_job_at,
+    query_of,
+    repeat_headers,
+)
 from stoker.api.http.routing import BODY, CHANGE, JOB, KEYED, LISTED, LOOKUP, SUBMIT, Routes
 from stoker.brain.domain.access import Caller
 from stoker.brain.domain.allocation import TaskPlacement
@@ -29,7 +42,6 @@ from stoker.wire.rest.task import (
     MessageView,
     TaskBody,
     TaskListQuery,
-    TaskListView,
     TaskView,
     task_forgotten_view,
     task_spec,
@@ -40,6 +52,7 @@ from stoker.wire.rest.task import (
 
 FORM: Final = "application/x-www-form-urlencoded"
 """What curl says of any body unless it is told otherwise, as those who wrote for this dialect did."""
+_encode = msgspec.json.Encoder().encode
 
 
 def routes(control: ControlPlane) -> Routes:
@@ -59,11 +72,17 @@ def routes(control: ControlPlane) -> Routes:
         return json_response(view, 201, repeat_headers(answer))
 
     @router.serve(endpoints.TASKS, *LISTED)
-    async def list_tasks(request: Request) -> TaskListView:
-        """List tasks, newest first."""
+    async def list_tasks(request: Request) -> Response:
+        """List tasks, newest first: as many as fit into 4 MiB."""
         caller, query = caller_of(request), query_of(request, TaskListQuery)
-        found = await select(control, _wanted(query), await page_of(control, query.limit))
-        return TaskListView(tasks=[_shown(control, caller, job) for job in found.jobs], total=found.total)
+
+        async def page() -> ListParts:
+            found = await select(control, _wanted(query), await page_of(control, query.limit))
+            rows = (_encode(_shown(control, caller, job)) for job in found.jobs)
+            made = await drawn_in_turns(control.clock, rows, ANSWER_BYTES_MAX)
+            return ListParts(b'{"tasks":[', made, b'],"total":%d}' % found.total)
+
+        return ListResponse(control, caller, page)
 
     @router.serve(endpoints.TASK, *LOOKUP)
     async def show_task(request: Request) -> TaskView:

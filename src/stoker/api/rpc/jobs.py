@@ -51,6 +51,8 @@ DEADLINE_S: Final = 60.0
 """Longer than a slow disk or a long look into the history takes."""
 JOBS_PER_TURN: Final = 64
 """Jobs read or drawn before others get a turn: below two milliseconds."""
+TURN_BYTES: Final = 256 << 10
+"""And as many bytes of them, if that is less."""
 _PATH: Final = f"{API_PREFIX}/jobs"
 _DIALECT: Final = "grpc"
 
@@ -173,9 +175,10 @@ class JobService(JobServiceServicer):
         control, query = self._control, job_list_query(request)
         sees = Sights(control.committer.state, caller)
         wanted = filter_of(query, control.committer.now(), sees)
-        page = await page_of(control, query.limit, query.offset, query.after)
-        found = await select(control, wanted, page)
-        jobs = await self._encoded(listed_jobs(control, found.jobs), sees, full=query.full)
+        async with control.lists.made(caller):
+            page = await page_of(control, query.limit, query.offset, query.after)
+            found = await select(control, wanted, page)
+            jobs = await self._encoded(listed_jobs(control, found.jobs), sees, full=query.full)
         last = found.jobs[len(jobs) - 1].id if len(jobs) < len(found.jobs) else found.last
         following = "" if last is None else str(last)
         return pb.ListResponse(jobs=jobs, total=found.total, limit=page.limit, next=following)
@@ -191,15 +194,17 @@ class JobService(JobServiceServicer):
     async def _encoded(self, jobs: ListedJobs, sees: Sights, *, full: bool = False) -> list[pb.Job]:
         """J2: the first of them, and always one. `full`: with their commands and environments."""
         encoded: list[pb.Job] = []
-        left = ANSWER_BYTES_MAX
+        left, turn = ANSWER_BYTES_MAX, TURN_BYTES
         for job in jobs.jobs:
             now = jobs.arrays.get(job.id) or job_details(self._control, job)
             message = _encode(in_list(now, sees(job), full=full))
-            left -= message.ByteSize()
+            size = message.ByteSize()
+            left, turn = left - size, turn - max(size, TURN_BYTES // JOBS_PER_TURN)
             if left < 0 and encoded:
                 break
             encoded.append(message)
-            if len(encoded) % JOBS_PER_TURN == 0:
+            if turn <= 0:
+                turn = TURN_BYTES
                 await self._control.clock.sleep(0)
         return encoded
 
