@@ -18,7 +18,7 @@ Limits: `rows_max` rows wait, about 15 MiB; rows that count are `counted_max` a 
 
 import asyncio
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice, takewhile
 from typing import Final
 
@@ -77,6 +77,8 @@ class AuditTrail:
         """There may be rows to write."""
         self.slot: int | None = None
         """Of this control plane among several that write one trail (A5). None = it is the only one."""
+        self.ship: Callable[[AuditRow], None] = _kept
+        """Takes each row as it is made, to send it elsewhere."""
         self.replaying = True
         """Facts come in slices that may end within a command."""
         self._state = state
@@ -115,6 +117,7 @@ class AuditTrail:
         row_builder, self._row_builder = self._row_builder, None
         row = row_builder.row() if row_builder else None
         if row is not None:
+            self.ship(row)
             self._add(row)
 
     def unheeded(self, command: Command, now: Instant, refusal: Refusal | None) -> None:
@@ -137,6 +140,7 @@ class AuditTrail:
         details = f"of position {position}"
         row = AuditRow(position=self._state.position, at=now, by=by, action=BACKUP, outcome=UNCHANGED, details=details)
         if (numbered := self._numbered_row(row)) is not None:
+            self.ship(self._shown(numbered))
             self._add(numbered)
         self.news.set()
 
@@ -145,7 +149,7 @@ class AuditTrail:
 
     def _count(self, row: AuditRow) -> None:
         """Count a row without a number in the one of this minute that says the same, or as there is room (A6)."""
-        self._forget_counts(row.at)
+        self.forget_counts(row.at)
         others = self._summary(row.by, row.outcome, row.at), self._summary(NOBODY, row.outcome, row.at)
         for each in (row, *others):
             key = _subject_of(each)
@@ -158,6 +162,7 @@ class AuditTrail:
                     return
                 self._forget_count(key)
                 self._counts_of[each.by] += 1
+                self.ship(self._shown(replace(known, times=row.times)))
             self._counts[key] = replace(known, times=known.times + row.times)
             self._risen[key] = None
             return
@@ -167,7 +172,7 @@ class AuditTrail:
             return True
         return row.action != ASK and self._counts_of[row.by] >= self._counted_of_one_max
 
-    def _forget_counts(self, now: Instant) -> None:
+    def forget_counts(self, now: Instant) -> None:
         """Forget those whose minute is over and that the history knows."""
         over = []
         for key, row in self._counts.items():
@@ -178,8 +183,11 @@ class AuditTrail:
             self._forget_count(key)
 
     def _forget_count(self, key: _Subject) -> None:
-        if self._counts.pop(key, None) is not None:
+        row = self._counts.pop(key, None)
+        if row is not None:
             _take_one(self._counts_of, key[0])
+            if row.times > 1:
+                self.ship(self._shown(row))
 
     def _numbered_row(self, row: AuditRow) -> AuditRow | None:
         number = self._next_number()
@@ -303,6 +311,11 @@ class AuditTrail:
         self._rows = deque(rows)
         self._rows_of = Counter(row.by for row in self._rows)
 
+    @property
+    def newest(self) -> tuple[Position, Instant]:
+        """Position and time of the newest fact."""
+        return self._state.position, self._state.last_at
+
     # -- reading ---------------------------------------------------------------------------------------------------
 
     @property
@@ -318,6 +331,10 @@ class AuditTrail:
         self.finish_row()
         rows = (*self._rows, *(self._counts[key] for key in self._risen))
         return (self._shown(row) for row in rows if query.matches(row))
+
+
+def _kept(row: AuditRow) -> None:
+    """It is sent nowhere."""
 
 
 def _subject_of(row: AuditRow) -> _Subject:

@@ -139,7 +139,9 @@ class ControlPlane:
 
     def keeping_duties(self) -> tuple[Duty, ...]:
         """Return the duties that run in an active control plane and in a standby."""
+        shipper = self.history.shipper
         return (
+            *([Duty("audit_shipping", partial(shipper.run, self.committer))] if shipper is not None else ()),
             Duty("snapshots", self.snapshots.run),
             Duty("history", self.history.run),
             Duty("audit_trail", self.history.run_trail),
@@ -190,4 +192,6 @@ async def active(
         await control.snapshots.save()
         committer.close()
         await writer
+        if control.history.shipper is not None:
+            await control.history.shipper.flush(committer)
         committer.feed.close()

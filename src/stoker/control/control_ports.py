@@ -8,6 +8,7 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
+from stoker.brain.domain.audit import AuditRow
 from stoker.brain.domain.ids import Epoch, NodeName, Position
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.report import LogChunk
@@ -31,15 +32,27 @@ class SecretVault(Protocol):
         ...
 
 
+class AuditSink(Protocol):
+    """A target outside the cluster for rows of the audit trail."""
+
+    async def send(self, rows: Sequence[tuple[AuditRow, bytes]]) -> str:
+        """Send rows, each with the JSON object that tells it; return why not, empty = sent. Takes seconds at most."""
+        ...
+
+    async def close(self) -> None: ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControlPorts:
-    """Clock, entropy, telemetry and the vault of one process."""
+    """Clock, entropy, telemetry and the vault of one process, and where its audit trail is sent."""
 
     clock: Clock
     entropy: Entropy
     telemetry: Telemetry
     vault: SecretVault | None = None
     """None = this runtime keeps no secrets."""
+    audit_sink: AuditSink | None = None
+    """None = the audit trail is only kept."""
 
 
 class LogPlace(NamedTuple):

@@ -32,6 +32,7 @@ from stoker.brain.state.cluster_counts import gpus_offered
 from stoker.brain.state.codec import Fact
 from stoker.brain.state.events.job import JobFinished, JobRequeued, JobsPruned, TaskEnded
 from stoker.brain.state.events.node import NodeEvent
+from stoker.control.audit_shipping import AuditShipper
 from stoker.control.audit_trail import AuditTrail
 from stoker.control.committer import Committer
 from stoker.control.control_ports import ControlPorts
@@ -78,6 +79,7 @@ class Recorder:
         """`state` is the newest snapshot's; facts after it are noted as they are applied."""
         self.store = store
         self.trail = AuditTrail(state, ports.telemetry)
+        self.shipper = AuditShipper(self.trail, ports.audit_sink, ports) if ports.audit_sink is not None else None
         self.fault = ""
         """Why it can't be written; empty while it can."""
         self._state = state
@@ -165,6 +167,8 @@ class Recorder:
         """Take facts from this writer from now on, durable when it says so. Raises: HistoryTooNew."""
         self._committer = committer
         self.trail.replaying = False
+        if self.shipper is not None:
+            self.shipper.begin(self._state.last_at)
         committer.on_applied(self.note)
         committer.on_no_fact(self.trail.unheeded)
         committer.on_durable(self._durable_now)

@@ -141,6 +141,37 @@ class HistorySettings(msgspec.Struct, frozen=True, kw_only=True):
     of them."""
 
 
+class AuditSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Section `audit`."""
+
+    ship_to: str = ""
+    """Where each row of the audit trail is sent as it happens, beside the history, as a JSON object. `file:///PATH`: a
+    file of lines, opened anew after a rotation. `syslog:///dev/log`, `syslog+udp://HOST:514`, `syslog+tcp://HOST:601`:
+    RFC 5424, facility authpriv; another machine is reached in plain text, which wants `--insecure`, so let the syslog
+    of this one pass them on. A target that takes nothing holds up no command: 20,000 rows wait, then the oldest go,
+    counted. Empty = nowhere."""
+
+    def faults(self) -> list[str]:
+        if not self.ship_to:
+            return []
+        wanted = "`file:///PATH`, `syslog:///dev/log`, `syslog+udp://HOST:PORT` or `syslog+tcp://HOST:PORT`"
+        wrong = [f"ship_to: {self.ship_to[:80]!r} isn't {wanted}"]
+        try:
+            parts = urlsplit(self.ship_to)
+            host, _ = parts.hostname, parts.port
+        except ValueError:
+            return wrong
+        local = parts.scheme in ("file", "syslog") and not parts.netloc and parts.path.startswith("/")
+        remote = parts.scheme in ("syslog+udp", "syslog+tcp") and bool(host) and not parts.path
+        return [] if local or remote else wrong
+
+    @property
+    def host(self) -> str:
+        """The machine that rows are sent to in plain text; empty = they stay on this one."""
+        host = urlsplit(self.ship_to).hostname or ""
+        return "" if not host or is_loopback(host) else host
+
+
 class CoreSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The settings that the core of a control plane needs, whichever runtime it is part of."""
 

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 from typing import Final
 from urllib.parse import urlsplit
 
+from stoker.adapters.audit_sink import sink_at
 from stoker.adapters.authority import Authority, hosts_of_machine
 from stoker.adapters.clock import SystemClock
 from stoker.adapters.data_folder.marks import mark_member, member_in
@@ -65,6 +66,7 @@ async def run_control(
     """
     if not insecure:
         _must_be_loopback(settings, open_to_owner=open_to_owner)
+        _must_not_ship_in_clear(settings)
     if not __debug__:
         message = "Python runs with -O, which removes the checks that guard the ledger"
         raise StokerError(refuse("assertions_off", message, "start it without -O and without PYTHONOPTIMIZE"))
@@ -72,27 +74,42 @@ async def run_control(
     clock = SystemClock()
     telemetry = StructuredTelemetry(clock, metrics=Metrics(), level=settings.log.level, format=settings.log.format)
     vault = SecretKeys(settings.secret_key_file)
-    ports = ControlPorts(clock=clock, entropy=SystemEntropy(), telemetry=telemetry, vault=vault)
+    sink = sink_at(settings.audit.ship_to)
+    ports = ControlPorts(clock=clock, entropy=SystemEntropy(), telemetry=telemetry, vault=vault, audit_sink=sink)
     with library_logs(telemetry), as_refusals():
-        if settings.failover.enabled:
-            await _run_one_of_several(settings, ports, stop, on_ready)
-            telemetry.event("stopped")
-            return
-        log = log_at(settings.data_dir, settings.store.url, clock, ports.entropy, telemetry)
-        history = history_at(settings.data_dir, settings.store.url, settings.failover.name)
         try:
-            end = await log.open()
-            if name := member_in(settings.data_dir):
-                from stoker.live.main_pair import leave_the_others
-
-                await leave_the_others(settings, ports, name, end)  # R5
-            with _listeners(settings) as listeners:
-                control = await recover_control(settings, log, history, ports, open_to_owner=open_to_owner)
-                await _serve(control, await server_tls(settings, clock), listeners, stop, on_ready)
+            await _run(settings, ports, stop, on_ready, open_to_owner=open_to_owner)
         finally:
-            await history.close()
-            await log.close()
+            if sink is not None:
+                await sink.close()
     telemetry.event("stopped")
+
+
+async def _run(
+    settings: ControlSettings,
+    ports: ControlPorts,
+    stop: asyncio.Event,
+    on_ready: Callable[[], None],
+    *,
+    open_to_owner: bool,
+) -> None:
+    if settings.failover.enabled:
+        await _run_one_of_several(settings, ports, stop, on_ready)
+        return
+    log = log_at(settings.data_dir, settings.store.url, ports.clock, ports.entropy, ports.telemetry)
+    history = history_at(settings.data_dir, settings.store.url, settings.failover.name)
+    try:
+        end = await log.open()
+        if name := member_in(settings.data_dir):
+            from stoker.live.main_pair import leave_the_others
+
+            await leave_the_others(settings, ports, name, end)  # R5
+        with _listeners(settings) as listeners:
+            control = await recover_control(settings, log, history, ports, open_to_owner=open_to_owner)
+            await _serve(control, await server_tls(settings, ports.clock), listeners, stop, on_ready)
+    finally:
+        await history.close()
+        await log.close()
 
 
 async def _run_one_of_several(
@@ -111,6 +128,14 @@ async def _run_one_of_several(
         held.release()
     with _listeners(settings) as listeners:
         await Pair(settings, ports, on_ready, lambda: server_tls(settings, ports.clock)).run(listeners, stop)
+
+
+def _must_not_ship_in_clear(settings: ControlSettings) -> None:
+    """Refuse to send the audit trail to another machine in plain text. Raises: StokerError `plain_text`."""
+    if host := settings.audit.host:
+        message = f"whoever is between here and {host[:80]} could read the audit trail, since syslog is plain text"
+        hint = "send it to the syslog of this machine (`syslog:///dev/log`), to pass it on, or say --insecure"
+        raise StokerError(refuse("plain_text", message, hint, host=host[:80]))
 
 
 def _must_be_loopback(settings: ControlSettings, *, open_to_owner: bool) -> None:

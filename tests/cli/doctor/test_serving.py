@@ -113,6 +113,15 @@ def test_an_old_snapshot_and_one_that_failed_are_doubtful() -> None:
     assert levels(serving.snapshot(Meters(""))) == [Level.OK]
 
 
+def test_an_audit_trail_that_cannot_be_sent_on_or_has_lost_rows_is_doubtful() -> None:
+    assert levels(serving.audit(Meters("stoker_audit_ship_ok 1"))) == [Level.OK]
+    assert levels(serving.audit(Meters(""))) == [Level.OK]
+    for meters in ("stoker_audit_ship_ok 0", "stoker_audit_ship_ok 1\nstoker_audit_rows_unshipped_total 7"):
+        (said,) = serving.audit(Meters(meters))
+        assert said.level is Level.WARNING
+        assert "audit.ship_to" in said.what
+
+
 def test_a_history_that_cannot_be_written_is_doubtful() -> None:
     assert levels(serving.history(Meters("stoker_history_ok 1"))) == [Level.OK]
     assert levels(serving.history(Meters(""))) == [Level.OK]

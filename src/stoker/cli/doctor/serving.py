@@ -199,6 +199,7 @@ def checks(server: Server) -> list[Check]:
         "commits": lambda: commits(server.meters()),
         "snapshot": lambda: snapshot(server.meters()),
         "history": lambda: history(server.meters()),
+        "audit": lambda: audit(server.meters()),
         "server_disk": lambda: server_disk(server.meters()),
         "ledger": lambda: ledger(server.meters()),
     }
@@ -351,6 +352,19 @@ def snapshot(meters: Meters) -> Iterator[CheckResult]:
         yield doubtful(f"facts of {age_s:.0f} s are in no snapshot", fix)
     else:
         yield fine(f"the oldest fact that is in no snapshot is {age_s:.0f} s old")
+
+
+def audit(meters: Meters) -> Iterator[CheckResult]:
+    ok, lost = meters.value("stoker_audit_ship_ok"), meters.value("stoker_audit_rows_unshipped_total")
+    fix = "see `audit_not_shipped` in the control plane's log; nothing is lost from `stoker audit`"
+    if ok == 0:
+        yield doubtful("the audit trail can't be sent where `audit.ship_to` says", fix)
+    elif lost:
+        yield doubtful(f"{lost:.0f} rows of the audit trail were not sent where `audit.ship_to` says", fix)
+    else:
+        yield fine(
+            "the audit trail is sent where `audit.ship_to` says" if ok else "the audit trail is sent nowhere else"
+        )
 
 
 def history(meters: Meters) -> Iterator[CheckResult]:

@@ -18,6 +18,7 @@ from stoker.brain.domain.policy import LEASE_MS_MAX, LEASE_MS_MIN, Policy
 from stoker.brain.domain.units import SECOND_MS, Range
 from stoker.brain.failover.timing import DEFAULT, FAST, Timing
 from stoker.control.settings import (
+    AuditSettings,
     CoreSettings,
     GrpcSettings,
     HistorySettings,
@@ -187,6 +188,7 @@ class ControlSettings(msgspec.Struct, frozen=True, kw_only=True):
     loop: LoopSettings = LoopSettings()
     snapshot: SnapshotSettings = SnapshotSettings()
     history: HistorySettings = HistorySettings()
+    audit: AuditSettings = AuditSettings()
     quota: QuotaSettings = QuotaSettings()
     policy: PolicySettings = PolicySettings()
     log: LogSettings = LogSettings()
