@@ -35,6 +35,9 @@ class Person:
     async def ask(self, method: str, target: str, body: object = None, headers: dict[str, str] | None = None) -> Reply:
         return await self.plane.ask(method, target, body, {**self.headers, **(headers or {})})
 
+    async def peek(self, method: str, target: str, body: bytes, headers: dict[str, str]) -> Reply:
+        return await self.plane.peek(method, target, body, {**self.headers, **headers})
+
     async def get(self, target: str) -> Reply:
         return await self.ask("GET", target)
 
@@ -108,13 +111,16 @@ class People:
         self.guest = await self.person(Role.VIEWER, "red")
         self.prometheus = await self.person(Role.METRICS)
         self.agent = await self.person(Role.AGENT)
+        self.joiner = await self.person(Role.JOIN, node="n*")
 
     async def shared(self, tenant: str) -> None:
         """Let the people of a tenant see each other's jobs from now on."""
         reply = await self.admin.ask("PUT", f"/api/v1/tenants/{tenant}", {"visibility": "tenant"})
         assert reply.json["visibility"] == "tenant"
 
-    async def person(self, role: Role, tenant: str = "", user: str = "", *, lives_ms: int = 0) -> Person:
+    async def person(
+        self, role: Role, tenant: str = "", user: str = "", *, lives_ms: int = 0, node: str = ""
+    ) -> Person:
         text = fresh_token(self.plane.control.entropy)
         committer = self.plane.control.committer
         token = Token(
@@ -123,6 +129,7 @@ class People:
             role=role,
             tenant=TenantName(tenant),
             user=user,
+            node=node,
             expires_at=Instant(committer.now() + lives_ms) if lives_ms else NEVER,
         )
         await committer.ask(CreateToken(by=ROOT, token=token))

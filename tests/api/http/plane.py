@@ -9,7 +9,7 @@ import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from starlette.types import ASGIApp
 
@@ -31,6 +31,9 @@ from stoker.control.control_plane import active
 from stoker.control.control_ports import ControlPorts
 from stoker.live.control_plane import LiveControlPlane, recover_control
 from stoker.live.settings.control import ControlSettings
+
+PEEK_S: Final = 0.02
+"""How long who peeks reads on after the head."""
 
 
 class Reply(NamedTuple):
@@ -55,6 +58,10 @@ class Plane:
         """One request. `body` is sent as it is when it is bytes, else as JSON."""
         data = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()
         return await asgi_ask(self.app, method, target, data, {"host": "127.0.0.1:8080", **(headers or {})})
+
+    async def peek(self, method: str, target: str, body: bytes, headers: dict[str, str]) -> Reply:
+        """As `ask`, of a reader who hangs up once a first part of an answer without end has come."""
+        return await asgi_peek(self.app, method, target, body, {"host": "127.0.0.1:8080", **headers})
 
     async def get(self, target: str) -> Reply:
         return await self.ask("GET", target)
@@ -169,8 +176,21 @@ async def asgi_ask(app: ASGIApp, method: str, target: str, body: bytes, headers:
 
 async def asgi_ask_in(app: ASGIApp, scope: dict[str, Any], body: bytes = b"") -> Reply:
     """What a server would hand to the application, and what it would get back."""
-    sent: list[dict[str, Any]] = []
+    return await _answered(app, scope, body, asyncio.Event(), hangs_up=False)
+
+
+async def asgi_peek(app: ASGIApp, method: str, target: str, body: bytes, headers: dict[str, str]) -> Reply:
+    """The beginning of an answer, for a reader who hangs up then."""
     gone = asyncio.Event()
+    scope = scope_of(method, target, body, headers)
+    scope["asgi"] = {"version": "3.0", "spec_version": "2.3"}  # as uvicorn says it: hanging up is heard, not raised
+    scope["extensions"] = {"stoker.break": gone.set}
+    async with asyncio.timeout(20):
+        return await _answered(app, scope, body, gone, hangs_up=True)
+
+
+async def _answered(app: ASGIApp, scope: dict[str, Any], body: bytes, gone: asyncio.Event, *, hangs_up: bool) -> Reply:
+    sent: list[dict[str, Any]] = []
     incoming = iter([{"type": "http.request", "body": body, "more_body": False}])
 
     async def receive() -> dict[str, Any]:
@@ -181,6 +201,8 @@ async def asgi_ask_in(app: ASGIApp, scope: dict[str, Any], body: bytes = b"") ->
 
     async def send(message: Any) -> None:  # noqa: ANN401  # an ASGI message
         sent.append(message)
+        if hangs_up and message["type"] == "http.response.start":
+            asyncio.get_running_loop().call_later(PEEK_S, gone.set)
 
     await app(scope, receive, send)
     first = sent[0]

@@ -20,7 +20,7 @@ from starlette.responses import Response
 
 from stoker.api.http.guard import is_head
 from stoker.api.http.responses import EndlessResponse, StreamLimit, caller_of, query_of
-from stoker.api.http.routing import Routes
+from stoker.api.http.routing import REF, Content, Routes
 from stoker.brain.domain.errors import refuse
 from stoker.brain.domain.ids import Position
 from stoker.control.access import token_unknown
@@ -29,7 +29,7 @@ from stoker.control.feed import Entry, FeedLost
 from stoker.control.queries.event_visibility import VisibleEvents, drop
 from stoker.wire import endpoints
 from stoker.wire.rest.decode import bad_value
-from stoker.wire.rest.event import EventQuery, event_view
+from stoker.wire.rest.event import EventQuery, EventView, event_view
 from stoker.wire.rest.problem import problem_of
 
 STREAMS_MAX: Final = 256
@@ -37,6 +37,21 @@ STREAMS_MAX: Final = 256
 BEAT_S: Final = 15.0
 """Below the minute after which proxies cut a silent connection."""
 MEDIA_TYPE: Final = "text/event-stream"
+
+_DATA: Final = {
+    "type": "string",
+    "contentMediaType": "application/json",
+    "contentSchema": {"$ref": REF.format(name=EventView.__name__)},
+}
+_MESSAGES: Final[Content] = {
+    MEDIA_TYPE: {
+        "schema": {
+            "type": "object",
+            "description": "One message of the stream. Those without data only say how far the stream has come.",
+            "properties": {"id": {"type": "string"}, "event": {"type": "string"}, "data": _DATA},
+        }
+    }
+}
 
 Watch = Callable[[], Coroutine[None, None, None]]
 """Returns once the reader may not listen any more."""
@@ -48,7 +63,7 @@ def routes(control: ControlPlane) -> Routes:
     router = Routes()
     readers = StreamLimit(STREAMS_MAX, "follow the events", "close some, or read the lists instead")
 
-    @router.serve(endpoints.EVENTS, "too_many_streams")
+    @router.serve(endpoints.EVENTS, "too_many_streams", content=_MESSAGES)
     async def events(request: Request) -> Response:
         """Follow what happens. Each message's data is an EventView."""
         caller, query = caller_of(request), query_of(request, EventQuery)
