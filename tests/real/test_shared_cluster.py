@@ -1,0 +1,151 @@
+"""A cluster that strangers share, set up by what the documents say, and all that passes over the loopback meanwhile.
+
+Two tenants with an account each, two control planes, three nodes, TLS everywhere.
+"""
+
+import json
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+import pytest
+from click.testing import CliRunner
+
+from stoker.cli.main import root
+from tests.certificates import authority_in
+from tests.real.agent_process import AgentProcess
+from tests.real.pair_process import Pair, until
+from tests.real.rpc_stage import node_port
+from tests.real.test_pair_tls import overheard
+from tests.real.unix_users import Users, made_users, needs_root
+
+pytestmark = needs_root
+
+NODES: Final = ("gpu-1", "gpu-2", "gpu-3")
+
+
+@pytest.fixture(scope="module")
+def users() -> Iterator[Users]:
+    with made_users() as made:
+        yield made
+
+
+class Person:
+    """Somebody with a home of their own, who types commands."""
+
+    def __init__(self, home: Path) -> None:
+        home.mkdir()
+        self.environ = {"XDG_CONFIG_HOME": str(home), "STOKER_TOKEN": None, "STOKER_SERVER": None}
+
+    def __call__(self, *words: str, status: int = 0, typed: str | None = None) -> str:
+        done = CliRunner().invoke(root, words, env=self.environ, input=typed, prog_name="stoker")
+        assert done.exit_code == status, (words, done.output)
+        return done.output
+
+    def submit(self, *words: str) -> str:
+        return self("submit", *words).strip()
+
+    def job(self, job: str) -> dict[str, object]:
+        found: dict[str, object] = json.loads(self("status", job, "--json"))
+        return found
+
+    def until(self, job: str, *states: str) -> dict[str, object]:
+        until(lambda: self.job(job)["state"] in states, lambda: self("why", job))
+        return self.job(job)
+
+
+def file_of(path: Path, token: str) -> str:
+    path.touch(0o600)
+    path.write_text(token)
+    return str(path)
+
+
+def test_a_cluster_that_strangers_share_is_set_up_by_the_documents_and_nothing_of_it_passes_in_clear(
+    users: Users, tmp_path: Path
+) -> None:
+    pair = Pair(tmp_path / "pair")
+    pair.extra = {"tls": {"mode": "on"}}
+    for half in pair.halves:
+        half.authority = pair.marker / "ca" / "ca.crt"
+        half.write(pair.settings_of(half))
+    ports = {port for half in pair.halves for port in (half.http_port, half.grpc_port)}
+    shown = []
+    with pair, overheard(ports) as heard:
+        for half in pair.halves:
+            half.start()
+        pair.until_active()
+
+        # docs/howto/run-as-daemons.md, set-up-a-pair.md and tokens-and-users.md
+        operator = Person(tmp_path / "operator")
+        token = operator("token", "create", "--role", "admin", "--data-dir", str(pair.active.folder)).strip()
+        operator("login", pair.servers, "--token-file", file_of(tmp_path / "admin.token", token))
+        for tenant in ("vision", "speech"):
+            operator("tenant", "create", tenant)
+        join = operator("token", "create", "--role", "join", "--nodes", "gpu-*").strip()
+        shown += [token, join]
+        people = []
+        for tenant, account in (("vision", users.ann), ("speech", users.bob)):
+            person, words = Person(tmp_path / tenant), ("--role", "user", "--tenant", tenant, "--user", account)
+            token = operator("token", "create", *words).strip()
+            person("login", pair.servers, "--token", token)
+            people.append(person)
+            shown.append(token)
+        ann, bob = people
+        ports |= {node_port(half.address, authority_in(pair.marker / "ca").roots) for half in pair.halves}
+        for name in NODES:
+            agent = AgentProcess(users.folder / name, name=name)
+            agent.environ.clear()
+            agent.data_dir.mkdir(mode=0o711)
+            agent.folder.chmod(0o711)
+            agent.write(*(line for line in agent.settings.read_text().splitlines() if not line.startswith("control:")))
+            status, said = agent.join(",".join(half.address for half in pair.halves), join)
+            assert status == 0, said
+            pair.agents.append(agent.start())
+        until(lambda: operator("node", "list").count("ready") == len(NODES), pair.story)
+
+        # what they came for
+        go_on = users.folder / "go-on"
+        waits = f"id -un; until [ -e {go_on} ]; do sleep 0.2; done"
+        long = ann.submit("--gpus", "1", "--env", "WORD=UNSEEN-ENV", "--", f"echo VISIBLE-OUTPUT; {waits}")
+        ann.until(long, "running")
+        theirs = bob.submit("--gpus", "1", "--", waits)
+        bob.until(theirs, "running")
+        for person, account, job in ((ann, users.ann, long), (bob, users.bob, theirs)):
+            until(partial(says, person, job, account), partial(person, "logs", job))
+        bob("logs", long, status=4)
+        bob("cancel", long, status=4)
+        assert "UNSEEN" not in bob("status", long, "--json") + bob("list", "--json") + bob("events", long, status=4)
+
+        # certificates are rotated under that load, and a node whose key was revoked is out
+        operator("ca", "rotate", "-c", str(pair.active.settings))
+        until(lambda: all("certificate_renewed" in half.output() for half in pair.halves), pair.story)
+        idle = next(agent for agent in pair.agents if not holds(operator, agent.name))
+        began = time.monotonic()
+        operator("node", "reset", idle.name)
+        until(lambda: "isn't known here" in idle.output(), idle.output)
+        assert time.monotonic() - began < 5, "a second, on a machine that does nothing else"
+        first = pair.active
+        first.kill()
+        pair.until_active(pair.other(first))
+        go_on.touch()
+        for person, job in ((ann, long), (bob, theirs)):
+            found = person.until(job, "succeeded")
+            attempts = found["attempts"]
+            assert isinstance(attempts, list)
+            assert len(attempts) == 1, found
+    said = b"".join(heard)
+    assert len(said) > 100_000, "something was heard"
+    words = [(pair.marker / "secret").read_text().strip(), *(each.partition(".")[0] for each in shown)]
+    for word in (*words, "UNSEEN-ENV", "VISIBLE-OUTPUT", "stoker_", "certificate_renewed"):
+        assert word.encode() not in said, f"{word[:12]}... passed in clear"
+
+
+def says(person: Person, job: str, word: str) -> bool:
+    return word in person("logs", job)
+
+
+def holds(operator: Person, node: str) -> bool:
+    """Whether jobs are on it."""
+    return bool(json.loads(operator("node", "show", node, "--json")).get("jobs"))
