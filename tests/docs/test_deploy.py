@@ -13,6 +13,7 @@ import yaml
 
 from stoker.brain.domain.lifecycle import JobState, NodeState
 from stoker.brain.domain.reason import ReasonCode
+from stoker.live.settings.control import ControlSettings
 from tests.real.pair_process import Pair, until
 from tools.reference.telemetry import metric_names, unexplained
 
@@ -141,9 +142,12 @@ def documented() -> dict[str, Any]:
     return told
 
 
+KEYS = str(ControlSettings(data_dir=Path(documented()["data_dir"])).secret_key_file.parent)
+
+
 def test_the_unit_of_a_pair_may_write_where_its_page_has_marker_and_data_and_waits_for_the_storage() -> None:
     found = unit("stoker-control.service", "marker.conf")
-    assert writable(found) == [documented()["data_dir"], documented()["failover"]["marker"]]
+    assert writable(found) == [documented()["data_dir"], KEYS, documented()["failover"]["marker"]]
     assert found["RequiresMountsFor"] == [documented()["failover"]["marker"]]
     assert "deploy/systemd/marker.conf /etc/systemd/system/stoker-control.service.d/marker.conf" in PAIR_PAGE
 
@@ -181,8 +185,10 @@ def test_a_pair_confined_as_its_unit_says_becomes_active_and_without_the_drop_in
         pytest.skip("nothing can be mounted here")
     with Pair(tmp_path / "pair") as pair:
         for half in pair.halves:
-            half.folder.mkdir()
-            ours = {documented()["data_dir"]: half.folder, documented()["failover"]["marker"]: pair.marker}
+            keys = ControlSettings(data_dir=half.folder).secret_key_file.parent
+            for made in (half.folder, keys):
+                made.mkdir(0o700)
+            ours = {documented()["data_dir"]: half.folder, KEYS: keys, documented()["failover"]["marker"]: pair.marker}
             half.prefix = confined([ours[path] for path in writable(unit(*names))])
         if len(names) > 1:
             pair.start()
