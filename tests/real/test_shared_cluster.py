@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from click.testing import CliRunner
@@ -47,11 +47,11 @@ class Person:
     def submit(self, *words: str) -> str:
         return self("submit", *words).strip()
 
-    def job(self, job: str) -> dict[str, object]:
-        found: dict[str, object] = json.loads(self("status", job, "--json"))
+    def job(self, job: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self("status", job, "--json"))
         return found
 
-    def until(self, job: str, *states: str) -> dict[str, object]:
+    def until(self, job: str, *states: str) -> dict[str, Any]:
         until(lambda: self.job(job)["state"] in states, lambda: self("why", job))
         return self.job(job)
 
@@ -62,66 +62,79 @@ def file_of(path: Path, token: str) -> str:
     return str(path)
 
 
+class SharedCluster:
+    """What docs/howto/run-as-daemons.md, set-up-a-pair.md and tokens-and-users.md set up."""
+
+    def __init__(self, users: Users, folder: Path, pair: Pair, ports: set[int]) -> None:
+        """`ports`: gets those that pair and nodes speak through."""
+        self.pair, self.shown = pair, list[str]()
+        self.operator = operator = Person(folder / "operator")
+        token = operator("token", "create", "--role", "admin", "--data-dir", str(pair.active.folder)).strip()
+        operator("login", pair.servers, "--token-file", file_of(folder / "admin.token", token))
+        join = operator("token", "create", "--role", "join", "--nodes", "gpu-*").strip()
+        self.shown += [token, join]
+        self.ann, self.bob = (
+            self._person(folder / tenant, tenant, account)
+            for tenant, account in (("vision", users.ann), ("speech", users.bob))
+        )
+        ports |= {node_port(half.address, authority_in(pair.marker / "ca").roots) for half in pair.halves}
+        for name in NODES:
+            self._node(users.folder / name, join)
+        until(lambda: operator("node", "list").count("ready") == len(NODES), pair.story)
+
+    def _person(self, home: Path, tenant: str, account: str) -> Person:
+        self.operator("tenant", "create", tenant)
+        words = ("--role", "user", "--tenant", tenant, "--user", account)
+        token = self.operator("token", "create", *words).strip()
+        self.shown.append(token)
+        person = Person(home)
+        person("login", self.pair.servers, "--token", token)
+        return person
+
+    def _node(self, folder: Path, token: str) -> None:
+        agent = AgentProcess(folder, name=folder.name)
+        agent.environ.clear()
+        agent.data_dir.mkdir(mode=0o711)
+        folder.chmod(0o711)
+        agent.write(*(line for line in agent.settings.read_text().splitlines() if not line.startswith("control:")))
+        status, said = agent.join(",".join(half.address for half in self.pair.halves), token)
+        assert status == 0, said
+        self.pair.agents.append(agent.start())
+
+    def holds_jobs(self, node: str) -> bool:
+        return bool(json.loads(self.operator("node", "show", node, "--json"))["jobs"])
+
+
 def test_a_cluster_that_strangers_share_is_set_up_by_the_documents_and_nothing_of_it_passes_in_clear(
     users: Users, tmp_path: Path
 ) -> None:
     pair = Pair(tmp_path / "pair")
     pair.extra = {"tls": {"mode": "on"}}
-    for half in pair.halves:
-        half.authority = pair.marker / "ca" / "ca.crt"
-        half.write(pair.settings_of(half))
     ports = {port for half in pair.halves for port in (half.http_port, half.grpc_port)}
-    shown = []
     with pair, overheard(ports) as heard:
         for half in pair.halves:
+            half.authority = pair.marker / "ca" / "ca.crt"
+            half.write(pair.settings_of(half))
             half.start()
         pair.until_active()
+        cluster = SharedCluster(users, tmp_path, pair, ports)
+        ann, bob, operator = cluster.ann, cluster.bob, cluster.operator
 
-        # docs/howto/run-as-daemons.md, set-up-a-pair.md and tokens-and-users.md
-        operator = Person(tmp_path / "operator")
-        token = operator("token", "create", "--role", "admin", "--data-dir", str(pair.active.folder)).strip()
-        operator("login", pair.servers, "--token-file", file_of(tmp_path / "admin.token", token))
-        for tenant in ("vision", "speech"):
-            operator("tenant", "create", tenant)
-        join = operator("token", "create", "--role", "join", "--nodes", "gpu-*").strip()
-        shown += [token, join]
-        people = []
-        for tenant, account in (("vision", users.ann), ("speech", users.bob)):
-            person, words = Person(tmp_path / tenant), ("--role", "user", "--tenant", tenant, "--user", account)
-            token = operator("token", "create", *words).strip()
-            person("login", pair.servers, "--token", token)
-            people.append(person)
-            shown.append(token)
-        ann, bob = people
-        ports |= {node_port(half.address, authority_in(pair.marker / "ca").roots) for half in pair.halves}
-        for name in NODES:
-            agent = AgentProcess(users.folder / name, name=name)
-            agent.environ.clear()
-            agent.data_dir.mkdir(mode=0o711)
-            agent.folder.chmod(0o711)
-            agent.write(*(line for line in agent.settings.read_text().splitlines() if not line.startswith("control:")))
-            status, said = agent.join(",".join(half.address for half in pair.halves), join)
-            assert status == 0, said
-            pair.agents.append(agent.start())
-        until(lambda: operator("node", "list").count("ready") == len(NODES), pair.story)
-
-        # what they came for
         go_on = users.folder / "go-on"
         waits = f"id -un; until [ -e {go_on} ]; do sleep 0.2; done"
         long = ann.submit("--gpus", "1", "--env", "WORD=UNSEEN-ENV", "--", f"echo VISIBLE-OUTPUT; {waits}")
-        ann.until(long, "running")
         theirs = bob.submit("--gpus", "1", "--", waits)
-        bob.until(theirs, "running")
         for person, account, job in ((ann, users.ann, long), (bob, users.bob, theirs)):
+            person.until(job, "running")
             until(partial(says, person, job, account), partial(person, "logs", job))
-        bob("logs", long, status=4)
-        bob("cancel", long, status=4)
-        assert "UNSEEN" not in bob("status", long, "--json") + bob("list", "--json") + bob("events", long, status=4)
+        for words in (("logs", long), ("cancel", long), ("events", long)):
+            assert "UNSEEN" not in bob(*words, status=4)
+        assert "UNSEEN" not in bob("status", long, "--json") + bob("list", "--json")
 
-        # certificates are rotated under that load, and a node whose key was revoked is out
+        # certificates are rotated under that load, a node whose key was revoked is out, and a control plane dies
         operator("ca", "rotate", "-c", str(pair.active.settings))
         until(lambda: all("certificate_renewed" in half.output() for half in pair.halves), pair.story)
-        idle = next(agent for agent in pair.agents if not holds(operator, agent.name))
+        idle = next(agent for agent in pair.agents if not cluster.holds_jobs(agent.name))
         began = time.monotonic()
         operator("node", "reset", idle.name)
         until(lambda: "isn't known here" in idle.output(), idle.output)
@@ -130,22 +143,16 @@ def test_a_cluster_that_strangers_share_is_set_up_by_the_documents_and_nothing_o
         first.kill()
         pair.until_active(pair.other(first))
         go_on.touch()
-        for person, job in ((ann, long), (bob, theirs)):
-            found = person.until(job, "succeeded")
-            attempts = found["attempts"]
-            assert isinstance(attempts, list)
-            assert len(attempts) == 1, found
+        assert [len(person.until(job, "succeeded")["attempts"]) for person, job in ((ann, long), (bob, theirs))] == [
+            1,
+            1,
+        ]
     said = b"".join(heard)
     assert len(said) > 100_000, "something was heard"
-    words = [(pair.marker / "secret").read_text().strip(), *(each.partition(".")[0] for each in shown)]
+    words = [(pair.marker / "secret").read_text().strip(), *(each.partition(".")[0] for each in cluster.shown)]
     for word in (*words, "UNSEEN-ENV", "VISIBLE-OUTPUT", "stoker_", "certificate_renewed"):
         assert word.encode() not in said, f"{word[:12]}... passed in clear"
 
 
 def says(person: Person, job: str, word: str) -> bool:
     return word in person("logs", job)
-
-
-def holds(operator: Person, node: str) -> bool:
-    """Whether jobs are on it."""
-    return bool(json.loads(operator("node", "show", node, "--json")).get("jobs"))
