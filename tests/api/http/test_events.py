@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from stoker.api.http import events
-from stoker.api.http.events import STREAMS_MAX, messages
+from stoker.api.http.events import STREAMS_MAX, MessageCache, messages
 from stoker.api.http.responses import StreamLimit
 from stoker.brain.domain.access import OWNER, Caller
 from stoker.brain.domain.ids import Position
@@ -22,7 +22,7 @@ EVENTS = "/api/v1/events"
 def following(plane: Plane, entries: AsyncIterator[Entry], caller: Caller = OWNER) -> AsyncGenerator[bytes, None]:
     """The stream of one reader."""
     access = plane.control.access
-    return messages(VisibleEvents(plane.control, caller, entries), lambda: access.watch(caller))
+    return messages(VisibleEvents(plane.control, caller, entries), lambda: access.watch(caller), MessageCache().message)
 
 
 async def told(stream: AsyncIterator[bytes]) -> dict[str, Any]:
@@ -36,7 +36,7 @@ async def told(stream: AsyncIterator[bytes]) -> dict[str, Any]:
 
 async def test_a_reader_hears_each_durable_fact_with_its_position_as_id(plane: Plane) -> None:
     heard = VisibleEvents(plane.control, OWNER, plane.control.committer.feed.subscribe(None))
-    stream = messages(heard, lambda: plane.control.access.watch(OWNER))
+    stream = messages(heard, lambda: plane.control.access.watch(OWNER), MessageCache().message)
     assert await anext(stream) == b": stoker\n\n"
     await plane.ask("POST", "/api/v1/jobs", {"command": "echo a\nb", "name": "n\n"})
     message = await told(stream)
@@ -47,6 +47,16 @@ async def test_a_reader_hears_each_durable_fact_with_its_position_as_id(plane: P
     assert shown["event"]["spec"]["command"] == "echo a\nb"
     assert (shown["by"], shown["at"][-1]) == ("user:local", "Z")
     await stream.aclose()
+
+
+async def test_a_large_event_is_encoded_once_for_all_who_hear_it(plane: Plane) -> None:
+    await plane.ask("POST", "/api/v1/jobs", {"command": "x", "env": {"A": "x" * 100_000}})
+    feed, cache = plane.control.committer.feed, MessageCache()
+    entries = [entry for entry in feed.entries() if len(cache.message(entry)) > 100_000]
+    assert len(entries) == 1
+    assert cache.message(entries[0]) is cache.message(entries[0])
+    for entry in feed.entries():
+        assert cache.message(entry).startswith(b"id: %d\n" % entry[0])
 
 
 async def test_a_reader_that_comes_back_misses_nothing_and_hears_nothing_twice(plane: Plane) -> None:
