@@ -39,6 +39,7 @@ class TwinRunner:
         self.alive = False
         self.can_start = True
         self.keeps_leases = False
+        self.cgroups = True
         self.fault: str | None = ""
         self.stopped = False
         """As SIGSTOP does: it doesn't answer questions."""
@@ -58,7 +59,9 @@ class TwinRunner:
         self._reports = asyncio.Queue()
         offered = tuple(over for key, over in self.ends.items() if key not in self.settled)
         tasks = tuple(self.records.values())
-        kept = RunnerInventory(tasks=tasks, ends=offered, keeps_leases=self.keeps_leases, fault=self.fault)
+        kept = RunnerInventory(
+            tasks=tasks, ends=offered, keeps_leases=self.keeps_leases, fault=self.fault, cgroups=self.cgroups
+        )
         self._reports.put_nowait(kept)
 
     async def reports(self) -> AsyncGenerator[RunnerReport, None]:

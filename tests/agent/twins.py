@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
 from stoker.agent.daemon import Daemon
+from stoker.agent.instructions import TaskRules
 from stoker.agent.ports import (
     AgentPorts,
     BeatAnswered,
@@ -183,7 +184,7 @@ class BrokenFence(NoFence):
 class Node:
     """One daemon between its twins. `async with` runs it."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # a builder: each test names the one or two that it is about
         self,
         control: TwinControl | None = None,
         runner: TwinRunner | None = None,
@@ -192,6 +193,7 @@ class Node:
         folders: Folders | None = None,
         account: str = "root",
         fence: Fence | None = None,
+        rules: TaskRules | None = None,
     ) -> None:
         self.control = control or TwinControl()
         self.runner = runner or TwinRunner()
@@ -205,7 +207,8 @@ class Node:
             folders=folders or NoFolders(),
             fence=fence or NoFence(),
         )
-        self.daemon = Daemon(registration(gpus, account), ports, node_env={"PATH": "/node/bin", "HOME": "/home/agent"})
+        env = {"PATH": "/node/bin", "HOME": "/home/agent"}
+        self.daemon = Daemon(registration(gpus, account), ports, node_env=env, rules=rules)
 
     async def __aenter__(self) -> "Node":
         self._task = asyncio.ensure_future(self.daemon.run())

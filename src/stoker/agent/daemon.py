@@ -33,7 +33,7 @@ import msgspec
 
 from stoker.agent.backoff import CEILING_S, QUICK_S, SOON_S, Backoff
 from stoker.agent.delivery import Delivery
-from stoker.agent.instructions import InstructionExecutor, ignored, which
+from stoker.agent.instructions import InstructionExecutor, TaskRules, ignored, which
 from stoker.agent.logs import LogReads
 from stoker.agent.machine import offers_less
 from stoker.agent.observed import Observed
@@ -76,7 +76,12 @@ class Daemon:
     """Agent of one node. `run` until cancelled; `amend` when the node's inventory changes."""
 
     def __init__(
-        self, registration: Registration, ports: AgentPorts, *, node_env: Mapping[str, str] | None = None
+        self,
+        registration: Registration,
+        ports: AgentPorts,
+        *,
+        node_env: Mapping[str, str] | None = None,
+        rules: TaskRules | None = None,
     ) -> None:
         """`node_env` is what each job gets unless the control plane gave it: PATH, HOME."""
         self._registration = registration
@@ -86,7 +91,9 @@ class Daemon:
         self._tasks_max, self._short_of = 0, ""
         self._observed = Observed()
         self._delivery = Delivery(registration.node, self._observed, ports, self._session_when_up)
-        self._executor = InstructionExecutor(ports, self._observed, self._delivery, self, node_env or {})
+        self._executor = InstructionExecutor(
+            ports, self._observed, self._delivery, self, node_env or {}, rules or TaskRules()
+        )
         self._link_backoff = Backoff(ports.entropy, quick=QUICK_S)
         self._runner_backoff = Backoff(ports.entropy)
         self._obeyed = ports.fence.read()
@@ -124,6 +131,9 @@ class Daemon:
         cpus = self._measured.cpus
         offered = min(self._tasks_max or cpus, cpus)
         limits = offers_less(offered, cpus, f"its runner may have only {self._short_of}") or self._measured.limits
+        if (accounts := self._executor.accounts) is not None:
+            taken = f"takes jobs of {', '.join(accounts) or 'nobody'} alone, since no cgroup can be made"
+            limits = "; ".join(filter(None, (limits, taken)))
         inventory = msgspec.structs.replace(inventory, cpus=offered, limits=limits)
         inventory = msgspec.structs.replace(inventory, keeps_leases=keeps_leases, fault=fault)
         if inventory != self.node:
@@ -159,6 +169,7 @@ class Daemon:
                 self._observed.inventory(report)
                 self._ports.folders.keep(key.job for key in self._observed.open)
                 self._tasks_max, self._short_of = report.tasks_max, report.short_of
+                self._executor.cgroups = report.cgroups
                 self._unanswered = None if report.fault is None else 0
                 self._take_fault(report.fault or "", keeps_leases=report.keeps_leases)
                 self._delivery.offer_all()

@@ -18,12 +18,16 @@ Rules: A3  an instruction of an older epoch than the stream's is ignored and cou
        A18 a node with a fault starts nothing: a start that comes, and one that a runner which doesn't answer surely
            hasn't begun, ends `never_started`, so that it is tried elsewhere
        A13 an end that the control plane had before, and asks for as if it lacked it, is offered again
+       A21 a task that asked for no memory may have the share of the node's that its CPUs or its GPUs are of the node's,
+           whichever is more, and SHARE_MB_MIN at least
+       A22 where the agent is root and its runner can make no cgroup, a start whose account isn't among those of the
+           settings ends `never_started`: what such a job leaves behind can't be told from other jobs
 """
 
 import asyncio
 from collections.abc import Coroutine, Mapping
 from contextlib import suppress
-from typing import Any, Final, Protocol, assert_never
+from typing import Any, Final, NamedTuple, Protocol, assert_never
 
 from stoker.agent.delivery import Delivery
 from stoker.agent.observed import Observed
@@ -31,11 +35,22 @@ from stoker.agent.ports import AgentPorts, StartTask, TaskOver
 from stoker.brain.domain.ids import Epoch
 from stoker.brain.domain.instruction import Instruction, Signal, Start, Stop, TaskKey
 from stoker.brain.domain.job import EndCause, TaskEnd
-from stoker.brain.domain.node import Inventory
+from stoker.brain.domain.node import ROOT, Inventory
 from stoker.brain.domain.report import TaskPhase
 from stoker.ports import Telemetry
 
 CHECKPOINT_DIR: Final = "STOKER_CHECKPOINT_DIR"
+SHARE_MB_MIN: Final = 1_024
+"""Enough for a shell, an interpreter and a compiler, on a node of whatever size."""
+
+
+class TaskRules(NamedTuple):
+    """Settings of this node that its tasks are held to."""
+
+    memory_share: bool = False
+    """Whether a task that asked for no memory is limited (A21)."""
+    accounts: tuple[str, ...] | None = None
+    """Accounts whose jobs are taken where no cgroup can be made (A22). None = all."""
 
 
 class ReportSink(Protocol):
@@ -61,12 +76,16 @@ class InstructionExecutor:
         delivery: Delivery,
         report_sink: ReportSink,
         node_env: Mapping[str, str],
+        rules: TaskRules,
     ) -> None:
         self._ports = ports
         self._observed = observed
         self._delivery = delivery
         self._report_sink = report_sink
         self._node_env = dict(node_env)
+        self._rules = rules
+        self.cgroups = True
+        """Whether the runner can make them."""
         self._said_as_whom = False
         self._calls: dict[asyncio.Future[None], None] = {}
 
@@ -99,7 +118,7 @@ class InstructionExecutor:
         if self._observed.knows(start.key):
             await self._answer_known(start.key)
             return
-        conflict = self._report_sink.node.fault or self._gpu_conflict(start)  # A18
+        conflict = self._report_sink.node.fault or self._account_conflict(start) or self._gpu_conflict(start)  # A18
         if conflict:
             self._end_unstarted(start.key, EndCause.NEVER_STARTED, conflict)
             return
@@ -111,7 +130,7 @@ class InstructionExecutor:
         self._say_as_whom(start)
         self._observed.starting(start)
         env = complete_environment(start.env, self._node_env, folder)
-        await self._to_runner(self._ports.runner.start(StartTask(start=start, env=env, folder=folder)))
+        await self._to_runner(self._ports.runner.start(self._task(start, env, folder)))
 
     def give_up_starts(self, fault: str) -> None:
         """End the tasks that a runner which doesn't answer hasn't begun to start (A18)."""
@@ -172,6 +191,26 @@ class InstructionExecutor:
             return f"GPU {uuid} isn't free here: {_name(key)} still holds it"
         return ""
 
+    @property
+    def accounts(self) -> tuple[str, ...] | None:
+        """Accounts whose jobs this node takes; None = all."""
+        return None if self.cgroups else self._rules.accounts
+
+    def _account_conflict(self, start: Start) -> str:
+        """Why no job of its account runs here (A22); empty when it may."""
+        user = start.user or ROOT
+        if self.accounts is None or user in self.accounts:
+            return ""
+        return (
+            f"no cgroup can be made on this node, and it takes no jobs of {user}: executor.accounts_without_cgroups in "
+            "its agent.yaml names those that it takes"
+        )
+
+    def _task(self, start: Start, env: dict[str, str], folder: str) -> StartTask:
+        shares = self._rules.memory_share and not start.memory_mb
+        memory_mb = memory_share(self._report_sink.node, start) if shares else 0
+        return StartTask(start=start, env=env, folder=folder, memory_mb=memory_mb)
+
     def _say_as_whom(self, start: Start) -> None:
         """Log under which account a job will run, where that isn't its own user (A12)."""
         account = self._report_sink.node.account
@@ -184,6 +223,13 @@ class InstructionExecutor:
         self._observed.refused(TaskOver(key=key, end=end))
         self._delivery.offer(key)
         self._ports.telemetry.warn("task_not_started", **which(key), cause=cause, error=error)
+
+
+def memory_share(node: Inventory, start: Start) -> int:
+    """Return the MiB of memory that a task may have which asked for none (A21)."""
+    of_cpus = node.memory_mb * start.cpus // max(1, node.cpus)
+    of_gpus = node.memory_mb * len(start.gpus) // max(1, len(node.gpus))
+    return min(node.memory_mb, max(of_cpus, of_gpus, SHARE_MB_MIN))
 
 
 def complete_environment(given: Mapping[str, str], node: Mapping[str, str], checkpoint_dir: str) -> dict[str, str]:

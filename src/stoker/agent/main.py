@@ -24,6 +24,7 @@ from stoker.agent.daemon import Daemon
 from stoker.agent.fence import FileFence
 from stoker.agent.identity import NAME as IDENTITY_NAME
 from stoker.agent.identity import Identity, IdentityFile, root_shown, with_addresses
+from stoker.agent.instructions import TaskRules
 from stoker.agent.link_grpc import GrpcLink, join
 from stoker.agent.machine import GpuWatch, account_variables, check_limits, describe, die_with_parent, node_name
 from stoker.agent.ports import AgentPorts, LinkDown, LinkRefused
@@ -34,6 +35,7 @@ from stoker.agent.settings import AgentSettings, job_limits
 from stoker.agent.token_file import read_token
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.ids import NodeName
+from stoker.brain.domain.node import ROOT
 from stoker.brain.domain.units import NEVER, Instant, utc_text
 from stoker.ports import Clock, Entropy, GpuProbe, ProbeResult, Telemetry
 
@@ -188,7 +190,8 @@ async def _serve(
         folders=folders,
         fence=fence,
     )
-    daemon = Daemon(describe(settings, name, uid, found, __version__), ports, node_env=account_variables())
+    registration = describe(settings, name, uid, found, __version__)
+    daemon = Daemon(registration, ports, node_env=account_variables(), rules=_rules(settings))
 
     def changed(better: ProbeResult) -> None:
         daemon.amend(describe(settings, name, uid, better, __version__))
@@ -237,8 +240,16 @@ def _runner(settings: AgentSettings, name: NodeName, clock: Clock) -> RunnerSock
         "allow_root": executor.allow_root,
         "umask": int(executor.umask, 8),
         "limits": job_limits(executor),
+        "pids_max": executor.pids_max,
     }
     return RunnerSocket(settings.data_dir, clock, options, every_start)
+
+
+def _rules(settings: AgentSettings) -> TaskRules:
+    executor, accounts = settings.executor, None
+    if os.geteuid() == 0:
+        accounts = (*(ROOT,) * executor.allow_root, *executor.accounts_without_cgroups)
+    return TaskRules(memory_share=executor.memory_default == "share", accounts=accounts)
 
 
 def _folders(settings: AgentSettings, clock: Clock) -> CheckpointFolders:

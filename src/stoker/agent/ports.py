@@ -202,6 +202,9 @@ class RunnerInventory(msgspec.Struct, frozen=True, kw_only=True):
     """Tasks that it takes at once, since it is short of something. 0 = as many as there are CPUs."""
     short_of: str = ""
     """Of what, in words."""
+    cgroups: bool = True
+    """Whether each task has a cgroup, in which it is held and ended as a whole. True = or a runner of an older version,
+    which doesn't say."""
 
 
 class RunnerHealth(msgspec.Struct, frozen=True, kw_only=True):
@@ -233,6 +236,8 @@ class StartTask(msgspec.Struct, frozen=True, kw_only=True):
     """The whole environment of the process."""
     folder: str = ""
     """Made before the process runs, unless it is there. Empty = none."""
+    memory_mb: int = 0
+    """Limit of a task that asked for no memory. 0 = none."""
 
 
 class LogSlice(msgspec.Struct, frozen=True, kw_only=True):

@@ -73,7 +73,7 @@ class RunnerSocket:
     ) -> None:
         """`options` are fields of `RunnerSettings` by name, for a runner that must be started: `tether_s`, bounds.
         `every_start`: fields of `StartInstruction` that are the same for all of this node: `allow_root`, `umask`,
-        `limits`. A runner that an earlier agent has started obeys them too."""
+        `limits`, `pids_max`. A runner that an earlier agent has started obeys them too."""
         self._data_dir = data_dir
         self._clock = clock
         self._options = options or {}
@@ -123,7 +123,7 @@ class RunnerSocket:
             "env": {**task.env, **{native(name): native(value) for name, value in start.env.items()}},
             "workdir": native(start.workdir),
             "gpus": list(start.gpus),
-            "memory_mb": start.memory_mb,
+            "memory_mb": start.memory_mb or task.memory_mb,
             "user": start.user,
             "probe_port": start.probe_port,
             "output": native(start.output),
@@ -359,7 +359,8 @@ def _inventory(parts: list[_Fields]) -> RunnerInventory:
     guarded, fault = bool(parts[-1].get("guarded", False)), cast("str | None", parts[-1].get("fault"))
     most, short_of = cast("int", parts[-1].get("tasks_max", 0)), str(parts[-1].get("short_of", ""))
     told = RunnerInventory(tasks=(*kept, *tasks), ends=tuple(ends), keeps_leases=guarded, fault=fault)
-    return msgspec.structs.replace(told, tasks_max=most, short_of=short_of)
+    cgroups = bool(parts[-1].get("cgroups", True))
+    return msgspec.structs.replace(told, tasks_max=most, short_of=short_of, cgroups=cgroups)
 
 
 def let_through(folder: Path) -> None:

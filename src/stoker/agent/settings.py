@@ -163,6 +163,18 @@ class ExecutorSettings(msgspec.Struct, frozen=True, kw_only=True):
     rtprio, rttime, sigpending, stack. Each number counts what setrlimit(2) says, bytes where that is a size; K, M, G
     and T behind it multiply by 1024. `nproc` counts the processes of an account, so where the agent isn't root all
     jobs share it. None by default: limits that aren't named are those that the agent was started with."""
+    pids_max: Annotated[int, Range(0, 4_194_304)] = 4_096
+    """Processes and threads that a task may have at once, where a cgroup with the pids controller can be made: beyond
+    it `fork` fails in that task, and nowhere else. Frameworks start some hundred threads per GPU, and a fork bomb takes
+    every number that there is. 0 = no bound."""
+    memory_default: Literal["share", "none"] = "share"
+    """Memory limit of a task that asks for none (`--memory`), where a cgroup with the memory controller can be made.
+    share: the part of the memory offered here that its CPUs, or its GPUs if that is more, are of those offered here,
+    and 1 GiB at least; nothing is reserved for it. none: no limit, so that one job may use up the memory of all."""
+    accounts_without_cgroups: tuple[str, ...] = ()
+    """Accounts whose jobs are taken where the agent is root and no cgroup can be made: there a process that sheds every
+    mark of its job can't be told from those of others, and no limit holds. Others' jobs start on other nodes. Root is
+    taken where `allow_root` says so. Where cgroups can be made all accounts are taken."""
     log_head_mb: LogMib = 8
     """MiB kept from the beginning of a task's output, where a wrong start shows."""
     log_tail_mb: LogMib = 24

@@ -44,7 +44,7 @@ def test_a_key_that_could_be_a_path_is_refused(text: str) -> None:
 ORDER: dict[str, object] = {
     "do": "start", "key": "1.1.0", "shell": "true", "argv": [], "env": {"A": "b"}, "workdir": "", "gpus": ["G"],
     "memory_mb": 0, "user": "", "allow_root": True, "probe_port": 0, "output": "a", "error": "", "append": True,
-    "folder": "/c", "lease_ms": 600_000, "umask": 0o077, "limits": {"nofile": [1_024, -1]},
+    "folder": "/c", "lease_ms": 600_000, "umask": 0o077, "limits": {"nofile": [1_024, -1]}, "pids_max": 9,
 }  # fmt: skip
 
 
@@ -54,7 +54,8 @@ def test_a_whole_start_is_read_as_it_is() -> None:
 
 def test_a_start_of_an_older_agent_that_knows_no_files_has_none() -> None:
     """P2: a runner outlives the agent that started it, and meets older ones after a step back."""
-    meant = {"output": "", "error": "", "append": False, "folder": "", "lease_ms": 0, "umask": 0o022, "limits": {}}
+    meant: dict[str, object] = {"output": "", "error": "", "append": False, "folder": "", "lease_ms": 0}
+    meant |= {"umask": 0o022, "limits": {}, "pids_max": 0}
     older = {name: value for name, value in ORDER.items() if name not in meant}
     assert read_start(older) == {**ORDER, **meant}
 

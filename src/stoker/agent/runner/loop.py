@@ -306,6 +306,7 @@ class RunnerLoop:
                 "pid": os.getpid(),
                 "boot_id": procfs.boot_id(),
                 "notes": self._supervisor.cgroups.notes,
+                "cgroups": self._supervisor.cgroups.tree is not None,
                 "guarded": self._guard is not None,
                 "fault": self._fault(),
                 "tasks_max": self._settings.tasks_max if self._settings.short_of else 0,

@@ -52,6 +52,8 @@ if TYPE_CHECKING:
         folder: str
         lease_ms: int
         umask: int
+        pids_max: int
+        """Processes and threads that the task may have at once, where the node can bound them. 0 = no bound."""
         limits: dict[str, list[int]]
         """Soft and hard limit by the names of setrlimit(2), such as `nofile`. -1 = unlimited."""
 
@@ -96,7 +98,7 @@ _CREDENTIALS: Final = struct.Struct("iII")
 """pid, uid, gid."""
 _OLDER: Final[dict[str, object]] = {
     "output": "", "error": "", "append": False, "folder": "", "allow_root": False, "lease_ms": 0, "umask": 0o022,
-    "limits": {},
+    "limits": {}, "pids_max": 0,
 }  # fmt: skip
 """What a start means that is an older agent's, which says nothing of these (P2)."""
 _READ_BYTES: Final = 256 * 1024
@@ -131,7 +133,7 @@ def read_start(message: Mapping[str, object]) -> StartInstruction:
     message = {**_OLDER, **message}
     start: dict[str, object] = {"do": "start", "key": key, "argv": argv, "env": env, "gpus": gpus}
     start |= {name: _text(message, name) for name in ("shell", "workdir", "user", "output", "error", "folder")}
-    start |= {name: read_number(message, name) for name in ("memory_mb", "probe_port", "lease_ms", "umask")}
+    start |= {name: read_number(message, name) for name in ("memory_mb", "probe_port", "lease_ms", "umask", "pids_max")}
     start |= {name: _field(message, name, bool, "true or false") for name in ("allow_root", "append")}
     start["limits"] = _read_limits(message)
     return start  # type: ignore[return-value]  # every field was read just now

@@ -75,7 +75,7 @@ class Supervisor:
             self._answer_known(key)
             return
         mark = f"{key}.{os.urandom(8).hex()}"
-        group = self.cgroups.group(key, instruction["memory_mb"])
+        group = self.cgroups.group(key, instruction["memory_mb"], instruction["pids_max"])
         task = self.tasks[key] = RunnerTask(key, mark, instruction["gpus"], group)
         task.start = instruction
         self.leases.add(key, instruction["lease_ms"])

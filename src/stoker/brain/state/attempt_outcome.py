@@ -207,7 +207,7 @@ def _reason(job: Job, attempt: Attempt, outcome: Outcome, task: Task, policy: Po
             limit = job.spec.time_limit_ms
             return Reason(ReasonCode.TIME_LIMIT, {"limit": human_duration(limit), "limit_ms": limit})
         case Outcome.OUT_OF_MEMORY:
-            used: Facts = {"limit_mb": task.placement.memory_mb, "peak_mb": end.peak_memory_mb}
+            used: Facts = {"limit_mb": task.placement.memory_mb or end.peak_memory_mb, "peak_mb": end.peak_memory_mb}
             return Reason(ReasonCode.OUT_OF_MEMORY, {**where, **used})
         case Outcome.START_FAILED:
             return Reason(ReasonCode.START_FAILED, {**where, "error": end.error or end.cause.value})

@@ -5,9 +5,10 @@ program, so nothing of a job ever runs outside. An empty folder can be removed a
 proof that a tree is gone, and the cleaning up, in one system call.
 
 Version 2 is tried first (`cgroup.kill`), then version 1 (freezer, or pids). Memory limits need the memory controller
-of either. Folders lie below the runner's own cgroup, so that a limit set around the agent also holds for its jobs, or
-below the root where version 2 hands the memory controller down only there. Under systemd the agent's unit wants
-`Delegate=yes` and `KillMode=process`. Source: cgroups(7), Documentation/admin-guide/cgroup-v2.rst.
+of either, and a bound on processes the pids controller. Folders lie below the runner's own cgroup, so that a limit set
+around the agent also holds for its jobs, or below the root where version 2 hands the memory controller down only there.
+Under systemd the agent's unit wants `Delegate=yes` and `KillMode=process`.
+Source: cgroups(7), Documentation/admin-guide/cgroup-v2.rst.
 
 Measured (kernel 6.18, two cores): make 24 us, remove 22 us; memory 50 us, enter 90 us, remove 40 us.
 """
@@ -59,21 +60,25 @@ class Cgroups:
         folder = os.stat(data_dir)
         prefix = f"{_PREFIX}{folder.st_dev:x}-{folder.st_ino:x}-"
         self.tree = None if mode == "scan" else self._find_tree(prefix, mode)
-        self.memory = None if mode == "scan" else self._find_memory(prefix)
+        self.pids = None if mode == "scan" else self._find_controller(prefix, "pids", "pids.max")
+        self.memory = None if mode == "scan" else self._find_controller(prefix, "memory", "memory.limit_in_bytes")
         if self.tree is None:
             self.notes.append("no cgroup can be made here: processes are followed by descent, session and mark")
         if self.memory is None:
             self.notes.append("no memory controller can be used here: memory limits aren't enforced")
+        if self.pids is None:
+            self.notes.append("no pids controller can be used here: a job may start as many processes as its account")
 
-    def group(self, name: str, memory_mb: int) -> TaskCgroup:
-        """Return the group of a task, which isn't made yet."""
-        wanted = (self.tree, self.memory if memory_mb else None)
-        folders = [hierarchy.folder(name) for hierarchy in wanted if hierarchy is not None]
-        return TaskCgroup(list(dict.fromkeys(folders)), memory_mb if self.memory else 0)
+    def group(self, name: str, memory_mb: int, pids_max: int = 0) -> TaskCgroup:
+        """Return the group of a task, which isn't made yet. 0 = no limit."""
+        pids, memory = (self.pids if pids_max else None), (self.memory if memory_mb else None)
+        folders = [hierarchy.folder(name) for hierarchy in (self.tree, pids, memory) if hierarchy is not None]
+        limits = {pids.folder(name): pids_max} if pids is not None else {}
+        return TaskCgroup(list(dict.fromkeys(folders)), memory_mb if memory else 0, limits)
 
     def leftovers(self) -> list[str]:
         """Return the paths of task folders that are there now."""
-        hierarchies = [hierarchy for hierarchy in (self.tree, self.memory) if hierarchy is not None]
+        hierarchies = [each for each in (self.tree, self.pids, self.memory) if each is not None]
         return list(dict.fromkeys(folder for hierarchy in hierarchies for folder in hierarchy.folders()))
 
     def sweep(self, known: set[str]) -> None:
@@ -90,25 +95,27 @@ class Cgroups:
             places = [Hierarchy(1 if controller else 2, parent, prefix) for parent in _parents(controller)]
             usable = [place for place in places if _usable(place, "" if controller else "cgroup.kill")]
             if usable:
-                return next(filter(_delegates_memory, usable), usable[0])
+                return next((place for place in usable if _delegates(place, "memory")), usable[0])
         return None
 
-    def _find_memory(self, prefix: str) -> Hierarchy | None:
-        if self.tree is not None and _delegates_memory(self.tree):
+    def _find_controller(self, prefix: str, controller: str, file: str) -> Hierarchy | None:
+        """Return the hierarchy of a controller: that of the tree in version 2, else one of version 1 with this file."""
+        if self.tree is not None and _delegates(self.tree, controller):
             return self.tree
-        places = [Hierarchy(1, parent, prefix) for parent in _parents("memory")]
-        return next((place for place in places if _usable(place, "memory.limit_in_bytes")), None)
+        places = [Hierarchy(1, parent, prefix) for parent in _parents(controller)]
+        return next((place for place in places if _usable(place, file)), None)
 
 
 class TaskCgroup:
-    """Control group of one task: its folders in one or two hierarchies, or none where the node offers none."""
+    """Control group of one task: its folders in up to three hierarchies, or none where the node offers none."""
 
-    __slots__ = ("_files", "_tries", "born_in", "folders", "memory_mb")
+    __slots__ = ("_files", "_pids_max", "_tries", "born_in", "folders", "memory_mb")
 
-    def __init__(self, folders: list[str], memory_mb: int = 0) -> None:
-        """`folders`: the one that holds the tree first, then the one with the memory limit, if that is another."""
+    def __init__(self, folders: list[str], memory_mb: int = 0, pids_max: dict[str, int] | None = None) -> None:
+        """`folders`: the one that holds the tree first, the one with the memory limit last. `pids_max`: by folder."""
         self.folders = folders
         self.memory_mb = memory_mb
+        self._pids_max = pids_max or {}
         self.born_in = ""
         """Version 2: the folder for `fork_into`, once it is made. Empty = there is none."""
         self._files: list[str] = []
@@ -116,7 +123,7 @@ class TaskCgroup:
         self._tries = 0
 
     def make(self) -> None:
-        """Make the folders, and limit the memory. Raises OSError."""
+        """Make the folders, and limit memory and processes. Raises OSError."""
         for folder in self.folders:
             with suppress(FileExistsError):
                 os.mkdir(folder)
@@ -124,6 +131,8 @@ class TaskCgroup:
                 self._files.append(f"{folder}/tasks")
             else:
                 self.born_in = folder
+        for folder, most in self._pids_max.items():
+            write_file(f"{folder}/pids.max", str(most))
         if self.memory_mb:
             self._limit_memory(self.folders[-1])
 
@@ -224,12 +233,12 @@ def _child_enters(group: TaskCgroup) -> bool:
     return os.waitpid(pid, 0)[1] == 0
 
 
-def _delegates_memory(place: Hierarchy) -> bool:
-    """Version 2: is the memory controller handed down to our folders? It can't be where processes sit in between."""
+def _delegates(place: Hierarchy, controller: str) -> bool:
+    """Version 2: is this controller handed down to our folders? That of memory isn't where processes sit in between."""
     if place.version == 1:
         return False
     try:
-        write_file(f"{place.parent}/cgroup.subtree_control", "+memory")
+        write_file(f"{place.parent}/cgroup.subtree_control", f"+{controller}")
     except OSError:
         return False
     return True
