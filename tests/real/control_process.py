@@ -43,7 +43,8 @@ async def main(folder, tls, http_port, grpc_port, file_bytes_max, files_max, lea
         asyncio.get_running_loop().add_signal_handler(name, stop.set)
     quick = AgentsSettings(heartbeat_s=0.2, unreachable_after_s=0.6, attempt_lease_s=lease_s)
     settings = ControlSettings(
-        data_dir=Path(folder), http=HttpSettings(port=http_port), grpc=GrpcSettings(port=grpc_port, node_port=0),
+        data_dir=Path(folder), http=HttpSettings(port=http_port, rate_per_principal=0),
+        grpc=GrpcSettings(port=grpc_port, node_port=0),
         agents=quick if lease_s else AgentsSettings(), policy=PolicySettings(ended_jobs_max=ended_max),
         tls=TlsSettings(mode=tls),
     )
