@@ -136,7 +136,7 @@ async def test_no_operation_is_open_to_a_lower_role_than_its_own(people: People,
 async def test_the_table_of_roles_is_what_the_design_says(people: People) -> None:
     wanted = {f"{method} {path}": role_for(method, path) for method, path in operations(await people.plane.document())}
     users = {operation for operation, role in wanted.items() if role is Role.USER}
-    assert {operation.split()[1].split("/")[3] for operation in users} == {"jobs", "tasks"}
+    assert {operation.split()[1].split("/")[3] for operation in users} == {"jobs", "secrets", "tasks"}
     admins = {operation for operation, role in wanted.items() if role is Role.ADMIN}
     assert {operation.split()[1].split("/")[3] for operation in admins if operation.startswith("GET")} == {
         "tokens",
