@@ -8,7 +8,7 @@ from stoker.cli.main import root
 from tests.cli.test_help import command_at, every_command
 
 ADDING = {
-    "submit": {"--where", "--exclude", "--tolerate", "--after", "--env", "--export"},
+    "submit": {"--where", "--exclude", "--tolerate", "--after", "--env", "--export", "--secret"},
     "partition create": {"--where", "--exclude", "--tolerate"},
     "partition set": {"--where", "--exclude", "--tolerate"},
     "list": {"--state"},

@@ -22,7 +22,12 @@ Found = TypeVar("Found")
 def environment(folder: Path, **more: str) -> dict[str, str]:
     """Ours from the working tree, temporary files below `folder`, and no server or token from outside."""
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("STOKER")}
-    ours = {"PYTHONPATH": str(SRC), "TMPDIR": str(folder), "XDG_CONFIG_HOME": str(folder)}
+    ours = {
+        "PYTHONPATH": str(SRC),
+        "TMPDIR": str(folder),
+        "XDG_CONFIG_HOME": str(folder),
+        "XDG_STATE_HOME": str(folder),
+    }
     return {**inherited, **ours, **more}
 
 

@@ -81,6 +81,7 @@ HELP: Final[Mapping[str, str]] = {
     "snapshot_faults": "Snapshots that could not be saved.",
     "snapshot_position": "Number of the newest fact in the newest snapshot.",
     "snapshots_held": "Snapshots that waited for the history tables, which the log would have forgotten otherwise.",
+    "starts_withheld": "Starts not sent to their node, since a secret of the job could not be given.",
     "task_finished": "Jobs and members of arrays that ended, by their final state.",
     "task_requeued": "Times that a job was put back to wait for another attempt.",
     "task_scheduled": "Placements, by band of priority (low, normal, high, urgent).",

@@ -239,6 +239,9 @@ class StartTask(msgspec.Struct, frozen=True, kw_only=True):
     memory_mb: int = 0
     """Limit of a task that asked for no memory. 0 = none."""
 
+    def __repr__(self) -> str:
+        return f"StartTask({self.start!r})"  # its environment may hold secrets
+
 
 class LogSlice(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of a task's output from `offset`; `size` counts all that was ever written."""

@@ -31,6 +31,10 @@ class SecretVault(Protocol):
         """Decrypt what was sealed under this label. Raises: StokerError `secret_key_unusable`."""
         ...
 
+    def lacking(self, names: set[str]) -> set[str]:
+        """Return those of these keys that aren't here. Raises: StokerError `secret_key_unusable`."""
+        ...
+
 
 class AuditSink(Protocol):
     """A target outside the cluster for rows of the audit trail."""

@@ -10,12 +10,15 @@ from collections.abc import Iterator
 from typing import Final
 
 from stoker.brain.domain.access import Caller, Role
-from stoker.brain.domain.errors import refusal_error
+from stoker.brain.domain.errors import StokerError, refusal_error
 from stoker.brain.domain.ids import TenantName
-from stoker.brain.domain.secret import SHARED, Secret, SecretId
+from stoker.brain.domain.job import Job
+from stoker.brain.domain.secret import SHARED, Secret, SecretId, find_secret
 from stoker.brain.state.cluster import ClusterState
+from stoker.brain.state.validation.secret import environment_fault
 from stoker.control.access import may_submit, not_allowed
 from stoker.control.control_ports import SecretVault
+from stoker.ports import Telemetry
 
 _OVER_ALL: Final = (Role.LEAD, Role.ADMIN)
 """Roles that see and delete other people's secrets, each where it may submit."""
@@ -66,3 +69,48 @@ def sealed_secret(state: ClusterState, vault: SecretVault, secret: SecretId, val
         )
     sealed = vault.seal(secret.label, content, first=not state.secrets)
     return Secret(tenant=secret.tenant, owner=secret.owner, name=secret.name, sealed=sealed, size=len(content))
+
+
+def secret_variables(state: ClusterState, vault: SecretVault | None, job: Job) -> dict[str, str]:
+    """Return the variables of the job's secrets, with their values of now (S3).
+
+    Raises: StokerError `unknown_secret`, `secret_key_unusable`, `text_too_long` or `not_supported_here`.
+    """
+    spec, variables, size = job.spec, dict[str, str](), 0
+    for variable, name in spec.secrets.items():
+        if vault is None:
+            raise refusal_error("not_supported_here", "this control plane keeps no secrets", "ask an admin")
+        secret = find_secret(state.secrets, spec.tenant, job.by, name)
+        if secret is None:
+            raise refusal_error(
+                "unknown_secret",
+                f"secret {name} of {job.by} in tenant {spec.tenant} was deleted, and none is shared there",
+                f"set it again (`stoker secret set {name}`), or cancel the job",
+            )
+        # In a job of Latin-1 each letter stands for a byte, and those of a secret are UTF-8.
+        variables[variable] = vault.open(secret.id.label, secret.sealed).decode(spec.encoding)
+        size += len(variable) + secret.size + 2
+    fault = environment_fault(spec, size, state.policy.env_bytes_max)
+    if fault is not None:
+        raise StokerError(fault)
+    return variables
+
+
+def lacking_keys(state: ClusterState, vault: SecretVault) -> set[str]:
+    """Return the keys of secrets here that can't be opened. Raises: StokerError `secret_key_unusable`."""
+    names = {secret.sealed.key for secret in state.secrets.values()}
+    return vault.lacking(names) if names else set()
+
+
+def warn_of_lost_keys(state: ClusterState, vault: SecretVault | None, telemetry: Telemetry) -> None:
+    """Tell of secrets that can't be opened here, before a job misses them."""
+    if vault is None:
+        return
+    try:
+        lacking = lacking_keys(state, vault)
+    except StokerError as fault:
+        telemetry.warn("secret_key_unusable", error=fault.refusal.message, hint=fault.refusal.hint)
+        return
+    if lacking:
+        hint = "put the file of `secrets.key_file` back from a copy; without one delete those secrets and set them anew"
+        telemetry.warn("secret_key_missing", keys=",".join(sorted(lacking)), hint=hint)

@@ -36,6 +36,7 @@ from stoker.brain.domain.errors import StokerError, refuse
 from stoker.control.committer import LogTooNew
 from stoker.control.control_plane import active
 from stoker.control.control_ports import ControlPorts
+from stoker.control.job_secrets import warn_of_lost_keys
 from stoker.control.settings import is_loopback
 from stoker.control.supervisor import DutyEnded
 from stoker.live.control_plane import LiveControlPlane, quiet_collector, recover_control
@@ -193,6 +194,7 @@ async def _serve(
     app = create_app(control)
     quiet_collector()
     async with active(control) as duties:
+        warn_of_lost_keys(control.committer.state, control.vault, telemetry)
         if tls is not None:
             duties.begin("tls", tls.run(telemetry))
         http_port: int = listeners[0].getsockname()[1]

@@ -9,6 +9,8 @@ nobody. If another one went on as well, one job's id would mean two jobs, and ag
 Rules: R5  a folder for the lease record that can't be right is refused at start; one out of reach is waited for,
            until `stop`, and people are told so meanwhile
        R6  a control plane whose tenure ends closes every stream of agents and people, so that they look for another one
+       R7  a control plane that lacks a key of the cluster's secrets asks its peers for it, whether it is active or not;
+           one that gets none says so, once
        A1  only the one that the lease record calls active may go on alone, or one that was in sync when the last gave
            its lease back; and only if its log reaches as far as the record says
        A2  first it takes one more version of the record, in whose set it is alone: no other one takes over by itself
@@ -27,6 +29,7 @@ from msgspec.structs import replace
 from stoker.adapters.data_folder.marks import MARK_NAME, replica_id, unmark_member
 from stoker.adapters.data_folder.ownership import unusable
 from stoker.adapters.lease_folder.lease import FileLease
+from stoker.adapters.secret_keys import SecretKeys
 from stoker.adapters.sqlite.event_log import SqliteLog
 from stoker.adapters.sqlite.history import SqliteHistory
 from stoker.adapters.sqlite.incoming_folder import IncomingFolder
@@ -36,9 +39,11 @@ from stoker.api.http.server import serve_http
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.brain.domain.ids import Position
 from stoker.control.control_ports import ControlPorts
+from stoker.control.job_secrets import lacking_keys
 from stoker.control.supervisor import Duties, first_of
 from stoker.live.control_plane import LiveControlPlane, quiet_collector
 from stoker.live.failover.driver import Driver
+from stoker.live.failover.links import PeerDown, PeerRefused
 from stoker.live.failover.replication import Replication
 from stoker.live.failover.tenure import OneLog, OwnLogs, TenurePorts, Tenures
 from stoker.live.rpc.replication import GrpcPeerLink, ReplicationService
@@ -51,6 +56,8 @@ from stoker.wire.endpoints import PRODUCT
 CALL_PART: Final = 0.4
 """Of the lease: how long one look or write of the lease record may take, so that its holder can try twice."""
 SECRET_AGAIN_S: Final = 1.0
+KEYS_LOOK_S: Final = 1.0
+"""Between two looks at whether a key of the secrets is lacking here."""
 
 
 class Pair:
@@ -66,6 +73,8 @@ class Pair:
         """`on_ready` is called once requests are answered, by a standby too. `credentials`: what to serve with, from
         the authority that all of them share."""
         self._credentials = credentials
+        self._keys = SecretKeys(settings.secret_key_file)
+        self._links: list[GrpcPeerLink] = []
         self._tls: ServerTls | None = None
         self._settings = settings
         self._ports = ports
@@ -121,6 +130,7 @@ class Pair:
             GrpcPeerLink(peer, lambda: self._secret, within_s=failover.timing.silence_s, tls=self._grpc_tls)
             for peer in failover.peers
         ]
+        self._links = links
         for link in links:
             undo.push_async_callback(link.close)
         own = OwnLogs(
@@ -173,14 +183,19 @@ class Pair:
         peers = None
         if replication is not None:
             peers = ReplicationService(
-                secret=lambda: self._secret, pinged=driver.pinged, accept=replication.accept, tls=self._grpc_tls
+                secret=lambda: self._secret,
+                pinged=driver.pinged,
+                accept=replication.accept,
+                tls=self._grpc_tls,
+                secret_keys=self._keys.exported,
             )
         if (tls := self._tls) is not None:
             control.access.fingerprint = lambda: tls.authority.fingerprint
         agents = RpcServer(settings.grpc, control, peers, self._grpc_tls)
         app = create_app(control)
         quiet_collector()
-        async with agents as grpc_port:
+        async with agents as grpc_port, Duties() as duties:
+            duties.begin("secret_keys", self._keep_keys(control))
             self._between.app = app
             self._ports.telemetry.event(
                 "serving",
@@ -197,6 +212,37 @@ class Pair:
             finally:
                 self._between.app = None
                 control.close_streams()
+
+    async def _keep_keys(self, control: LiveControlPlane) -> None:
+        """Get the keys of the cluster's secrets that are lacking here, for ever (R7)."""
+        telemetry, told = self._ports.telemetry, ""
+        while True:
+            trouble = ""
+            try:
+                if lacking_keys(control.committer.state, self._keys):
+                    trouble = await self._fetch_keys(control)
+            except StokerError as fault:
+                trouble = f"{fault.refusal.message}; {fault.refusal.hint}"
+            if trouble and trouble != told:
+                telemetry.warn("secret_key_unusable", error=trouble)
+            told = trouble
+            await self._ports.clock.sleep(KEYS_LOOK_S)
+
+    async def _fetch_keys(self, control: LiveControlPlane) -> str:
+        """Ask the peers for keys; return why some are still lacking. Raises: StokerError `secret_key_unusable`."""
+        said = ["a key of the secrets is lacking here, and no peer has it"]
+        for link in self._links:
+            try:
+                keys = await link.secret_keys()
+            except (PeerDown, PeerRefused) as fault:
+                said.append(str(fault))
+                continue
+            if keys:
+                self._keys.add(keys)
+            if not lacking_keys(control.committer.state, self._keys):
+                self._ports.telemetry.event("secret_key_received", peer=link.address)
+                return ""
+        return "; ".join(said)
 
 
 def _call_s(settings: ControlSettings) -> float:

@@ -12,11 +12,14 @@ Rules: O1  an instruction leaves only when all that it follows from is durable
        O5  a stream remembers open tasks and orphan tasks of its node only, so one that lasts for months stays small
        O6  a signal is sent once, on the streams that are up when it is durable, to tasks that have started
        O7  a task that is live here and whose end its node keeps is told to stop, since that is answered with the end
+       O8  secrets are opened when a start is sent, and go to nodes to which nobody else listens; a start that can't
+           have its secrets is withheld, and the attempt ends without a word to its node
 """
 
 from collections.abc import Callable, Iterable, Sequence
 
 from stoker.brain.domain.environment import task_environment
+from stoker.brain.domain.errors import StokerError, refusal_error
 from stoker.brain.domain.ids import JobId, NodeName
 from stoker.brain.domain.instruction import Instruction, Signal, Start, Stop, TaskKey
 from stoker.brain.domain.job import Attempt, Job, StopCause, Task
@@ -26,19 +29,25 @@ from stoker.brain.domain.units import NEVER
 from stoker.brain.state.events.job import JobSignalled, TaskEnded
 from stoker.brain.state.events.node import OrphanTasksFound
 from stoker.control.committer import Committer, job_to_instruct
+from stoker.control.control_ports import SecretVault
 from stoker.control.feed import Entry
+from stoker.control.job_secrets import secret_variables
 
 Push = Callable[[Instruction], None]
+Withhold = Callable[[TaskKey, StokerError], None]
+"""Told which start was not sent, and why. It must only take notes."""
 
 
 class InstructionStream:
     """One stream to an agent, and what was said on it."""
 
-    __slots__ = ("node", "push", "started", "stopped")
+    __slots__ = ("node", "private", "push", "started", "stopped")
 
-    def __init__(self, node: NodeName, reported: Iterable[TaskKey], push: Push) -> None:
+    def __init__(self, node: NodeName, reported: Iterable[TaskKey], push: Push, *, private: bool) -> None:
         self.node = node
         self.push = push
+        self.private = private
+        """Nobody between reads it."""
         self.started = dict.fromkeys(reported)
         """Tasks whose start was sent here or needn't be, since the node knows them."""
         self.stopped: dict[TaskKey, None] = {}
@@ -52,17 +61,22 @@ class InstructionStream:
 class Outbox:
     """Instruction streams to all agents whose inventory has been compared."""
 
-    def __init__(self, committer: Committer) -> None:
+    def __init__(self, committer: Committer, vault: SecretVault | None, withhold: Withhold) -> None:
         self._committer = committer
+        self._vault = vault
+        self._withhold = withhold
         self._streams: dict[NodeName, InstructionStream] = {}
         committer.on_durable(self._committed)
 
-    def open(self, node: NodeName, reported: Iterable[TaskKey], push: Push) -> InstructionStream:
-        """Begin to instruct `node` through `push`, first with all that is due; `reported` is what it says it knows."""
+    def open(self, node: NodeName, reported: Iterable[TaskKey], push: Push, *, private: bool) -> InstructionStream:
+        """Begin to instruct `node` through `push`, first with all that is due; `reported` is what it says it knows.
+
+        `private`: nobody between reads what is pushed.
+        """
         state = self._committer.state
         held = state.indexes.held.get(node, {})
         known = [key for key in reported if (key.job, key.attempt, key.rank) in held]
-        stream = self._streams[node] = InstructionStream(node, known, push)
+        stream = self._streams[node] = InstructionStream(node, known, push, private=private)
         for job in tuple(state.indexes.on_node.get(node, ())):
             self._instruct(job, only=node)
         self.stop(stream, map(_key, state.nodes[node].strays))
@@ -134,7 +148,12 @@ class Outbox:
             self.stop(stream, (key,), attempt.stop.cause)
         elif task.started_at == NEVER and key not in stream.started and _may_start(attempt, task):
             stream.started[key] = None
-            stream.push(self._start(key, job, attempt, task))
+            try:
+                opened = self._secrets(stream, job)
+            except StokerError as fault:  # O8
+                self._withhold(key, fault)
+            else:
+                stream.push(self._start(key, job, attempt, task, opened))
 
     def _signal(self, event: JobSignalled) -> None:
         """Send a signal to the tasks of its attempt that have started (O6)."""
@@ -148,14 +167,25 @@ class Outbox:
                 key = TaskKey(event.job, event.attempt, task.placement.rank)
                 stream.push(Signal(key=key, epoch=self._committer.state.epoch, signal=event.signal))
 
-    def _start(self, key: TaskKey, job: Job, attempt: Attempt, task: Task) -> Start:
+    def _secrets(self, stream: InstructionStream, job: Job) -> dict[str, str]:
+        if not job.spec.secrets:
+            return {}
+        if not stream.private:
+            raise refusal_error(
+                "secret_in_clear",
+                f"node {stream.node} is on another machine and is reached without TLS, and the job has secrets",
+                "let the control plane and its agents speak TLS (`tls.mode`, `stoker agent join`)",
+            )
+        return secret_variables(self._committer.state, self._vault, job)
+
+    def _start(self, key: TaskKey, job: Job, attempt: Attempt, task: Task, opened: dict[str, str]) -> Start:
         state, placement = self._committer.state, task.placement
         devices = {placement.node: state.nodes[placement.node].inventory.gpus}
         return Start(
             key=key,
             epoch=state.epoch,
             command=job.spec.command,
-            env=task_environment(job, attempt, key.rank, devices),
+            env=task_environment(job, attempt, key.rank, devices, opened),
             workdir=job.spec.workdir,
             gpus=placement.gpus,
             cpus=placement.cpus,

@@ -23,13 +23,14 @@ Limits: INSTRUCTIONS_MAX messages wait for a slow agent, LOG_REQUESTS_MAX reads 
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from typing import Final, assert_never
 
 import msgspec
 
 from stoker.brain.domain.access import TokenId
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
-from stoker.brain.domain.ids import Epoch, NodeName, node_principal
+from stoker.brain.domain.ids import CONTROL, Epoch, NodeName, node_principal
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.report import (
     Beat,
@@ -43,7 +44,14 @@ from stoker.brain.domain.report import (
     TaskStatus,
 )
 from stoker.brain.domain.units import Mono
-from stoker.brain.state.commands import CompareInventory, Register, ReportEnding, ReportFinished, ReportStarted
+from stoker.brain.state.commands import (
+    CompareInventory,
+    Register,
+    ReportEnding,
+    ReportFinished,
+    ReportStarted,
+    WithholdStart,
+)
 from stoker.brain.state.events.node import NodeForgotten, NodeLost
 from stoker.control.committer import Committer
 from stoker.control.control_ports import ControlPorts, Duty, LogPlace
@@ -78,6 +86,8 @@ class AgentStream:
         self.session = session
         self.token = token
         self.log = LogChannel(LOG_REQUESTS_MAX)
+        self.private = False
+        """Nobody between reads it."""
         self._owner = owner
         self._outgoing = Outgoing()
         self._instructions: InstructionStream | None = None
@@ -130,7 +140,7 @@ class AgentStream:
         await self._owner.committer.ask(command)
         self._check_open()  # replaced while the disk was busy, this stream may say nothing any more
         reported = [status.key for status in inventory.tasks]
-        self._instructions = self._owner.outbox.open(self.node, reported, self._outgoing.push)
+        self._instructions = self._owner.outbox.open(self.node, reported, self._outgoing.push, private=self.private)
         self._owner.outbox.stop(self._instructions, lacking)  # S9
 
     def _check_open(self) -> None:
@@ -157,7 +167,7 @@ class Sessions:
         self.committer = committer
         self.settings = settings
         self.liveness = Liveness(committer, ports, unreachable_after_s=settings.agents.unreachable_after_s)
-        self.outbox = Outbox(committer)
+        self.outbox = Outbox(committer, ports.vault, self._withhold)
         self.mono = ports.clock.mono
         self._entropy = ports.entropy
         self._telemetry = ports.telemetry
@@ -206,12 +216,15 @@ class Sessions:
             epoch=state.epoch, cluster_id=state.cluster_id, session=stream.session, heartbeat_ms=self._heartbeat_ms
         )
 
-    def attach(self, session: str, token: TokenId = NO_TOKEN) -> AgentStream:
-        """Return the heartbeat stream of a session. Raises: StokerError `session_unknown`."""
+    def attach(self, session: str, token: TokenId = NO_TOKEN, *, private: bool = True) -> AgentStream:
+        """Return the heartbeat stream of a session. `private`: nobody between reads it.
+
+        Raises: StokerError `session_unknown`.
+        """
         stream = self.opened(session, token)
         if stream.attached:
             raise StokerError(_replaced(stream.node))
-        stream.attached = True
+        stream.attached, stream.private = True, private
         return stream
 
     def detach(self, stream: AgentStream) -> None:
@@ -270,6 +283,20 @@ class Sessions:
             self._telemetry.warn("report_refused", agent_id=command.node, error=refused.refusal.message)
             self._drop_node(command.node, refused.refusal)
             raise
+
+    def _withhold(self, key: TaskKey, fault: StokerError) -> None:
+        """Note that a start wasn't sent; the attempt ends once the writer is through with what it does now."""
+        refusal = fault.refusal
+        self._telemetry.count("starts_withheld_total")
+        self._telemetry.warn("start_withheld", task_id=str(key.job), error=refusal.message, hint=refusal.hint)
+        why = f"{refusal.message}; {refusal.hint}"
+        if refusal.code == "secret_key_unusable":  # where the key is, and what is wrong with it, is for admins
+            why = "the control plane can't open its secrets; its log says why, for an admin to mend it"
+        asyncio.get_running_loop().call_soon(self._withheld, WithholdStart(by=CONTROL, key=key, error=why))
+
+    def _withheld(self, command: WithholdStart) -> None:
+        with suppress(StokerError):  # it stops, and who is active next finds the task unsent
+            self.committer.tell(command)
 
     # --- the set of sessions ------------------------------------------------------------------------------------
 

@@ -117,6 +117,7 @@ STATUSES: Final[dict[str, Status]] = {
     "bad_lost_after": _impossible("Nodes can't be given up after so short or so long a silence"),
     "too_many_terms": _malformed("A selection has too many conditions, names and tolerations"),
     "bad_secret": _malformed("A secret that can't be kept, or a job's wish for one that can't be read"),
+    "unknown_secret": _impossible("No such secret for the job"),
     "unknown_tenant": _impossible("No such tenant"),
     "unknown_partition": _impossible("No such partition to run in"),
     "unknown_node": _impossible("No such node to exclude"),
@@ -342,5 +343,8 @@ SUBMIT_CODES: Final = (
     "bad_output",
     "gpu_wish_without_gpus",
     "ids_spent",
+    "bad_secret",
+    "unknown_secret",
+    "too_many_secrets",
 )
 """What the brain may refuse a submit with."""

@@ -81,7 +81,13 @@ class Plane:
                 await self.control.clock.sleep(0.002)
 
     async def join(
-        self, name: str, gpus: int = 4, model: str = "Tesla V100-SXM2-32GB", *, leases: bool = False
+        self,
+        name: str,
+        gpus: int = 4,
+        model: str = "Tesla V100-SXM2-32GB",
+        *,
+        leases: bool = False,
+        private: bool = True,
     ) -> "Agent":
         inventory = Inventory(
             boot_id="boot",
@@ -95,7 +101,7 @@ class Plane:
         )
         node = NodeName(name)
         welcome = await self.control.sessions.register(Registration(node=node, inventory=inventory))
-        agent = Agent(self, node, welcome.session)
+        agent = Agent(self, node, welcome.session, private=private)
         await agent.stream.receive(TaskInventory(boot_id="boot", tasks=()))
         return agent
 
@@ -103,10 +109,10 @@ class Plane:
 class Agent:
     """A node whose tasks do what the test says."""
 
-    def __init__(self, plane: Plane, node: NodeName, session: str) -> None:
+    def __init__(self, plane: Plane, node: NodeName, session: str, *, private: bool = True) -> None:
         self.node = node
         self._plane, self._session = plane, session
-        self.stream = plane.control.sessions.attach(session)
+        self.stream = plane.control.sessions.attach(session, private=private)
         self._outgoing = self.stream.outgoing()
 
     async def next_start(self) -> Start:
@@ -137,7 +143,7 @@ class Agent:
         await self.stream.receive(Started(key=start.key, at=now, pid=7))
         return start
 
-    async def end(self, start: Start, exit_code: int = 0, cause: EndCause = EndCause.EXITED) -> None:
+    async def end(self, start: Start | Stop, exit_code: int = 0, cause: EndCause = EndCause.EXITED) -> None:
         end = TaskEnd(cause=cause, at=self._plane.control.clock.now(), exit_code=exit_code)
         await self._plane.control.sessions.finished(TaskFinished(node=self.node, key=start.key, end=end))
 

@@ -45,6 +45,13 @@ OPEN_STREAMS_MAX: Final = 256
 _LOOPBACK: Final = {"ipv4": "127.0.0.1", "ipv6": "::1"}
 
 
+def is_on_this_machine(peer: str) -> bool:
+    """Return whether a peer, as gRPC names it (`ipv4:127.0.0.1:50123`), is reached without a network."""
+    family, _, rest = peer.partition(":")
+    host = unquote(rest).rpartition(":")[0].strip("[]")
+    return family == "unix" or (family in _LOOPBACK and is_loopback(host))
+
+
 def authorization(metadata: Iterable[tuple[str, str | bytes]]) -> str | None:
     """The one value of that key; several make none that anybody could have meant."""
     found = [value for key, value in metadata if key == _KEY]

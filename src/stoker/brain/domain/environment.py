@@ -13,13 +13,15 @@ from stoker.brain.domain.job import Attempt, Job, Visible
 DevicesByNode = Mapping[NodeName, Sequence[Gpu]]
 
 
-def task_environment(job: Job, attempt: Attempt, rank: int, devices: DevicesByNode) -> dict[str, str]:
+def task_environment(
+    job: Job, attempt: Attempt, rank: int, devices: DevicesByNode, opened: Mapping[str, str]
+) -> dict[str, str]:
     """Return the variables of one rank; those of Stoker come last and win over the job's own.
 
-    `devices` gives each node's GPUs in PCI order, for `--visible index`.
+    `devices` gives each node's GPUs in PCI order, for `--visible index`; `opened` the variables of the job's secrets.
     """
     placement = attempt.tasks[rank].placement
-    env = dict(job.spec.env)
+    env = {**job.spec.env, **opened}
     env.update(_device_variables(placement.gpus, job.spec.visible, devices.get(placement.node, ())))
     env["STOKER_JOB_ID"] = job.label
     if job.array_of:

@@ -49,6 +49,9 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
     encoding: TextEncoding = TextEncoding.UTF_8
     """Of `command`, `env`, `workdir`, `output` and `error`."""
 
+    def __repr__(self) -> str:
+        return f"Start({self.key}, epoch {self.epoch})"  # its environment may hold secrets
+
 
 class Stop(msgspec.Struct, frozen=True, kw_only=True, tag="stop"):
     """Instruction to terminate a task, wait `grace_ms`, kill it, verify its process tree, and report the end."""

@@ -28,6 +28,7 @@ from stoker.brain.domain.ids import (
 )
 from stoker.brain.domain.lifecycle import FINAL, LIVE, JobState, Outcome
 from stoker.brain.domain.reason import Reason, ReasonCode
+from stoker.brain.domain.secret import SecretName
 from stoker.brain.domain.units import NEVER, Instant
 from stoker.brain.domain.where import ANYWHERE, Where
 
@@ -103,6 +104,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     lost_after_ms: int | None = None
     """How long its nodes may be silent before it is started elsewhere. None = as the policy says, 0 = for ever."""
     encoding: TextEncoding = TextEncoding.UTF_8
+    secrets: dict[str, SecretName] = msgspec.field(default_factory=dict)
+    """By variable: the secret whose value it gets when the job starts."""
 
     @property
     def shape(self) -> Shape:

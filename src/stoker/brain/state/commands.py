@@ -153,6 +153,13 @@ class ReportFinished(_Unaudited, frozen=True, kw_only=True):
     finished: TaskFinished
 
 
+class WithholdStart(_Unaudited, frozen=True, kw_only=True):
+    """Note that the start of a task was not sent to its node, and that nothing of it ran: no fault of the node's."""
+
+    key: TaskKey
+    error: str
+
+
 class NodeSilent(_NodeReport, frozen=True, kw_only=True):
     """Take a node out of service that wasn't heard of for so long, counted as in `LoseSilent`."""
 
@@ -367,6 +374,7 @@ Command = (
     | ReportStarted
     | ReportEnding
     | ReportFinished
+    | WithholdStart
     | NodeSilent
     | LoseSilent
     | NodeResponded

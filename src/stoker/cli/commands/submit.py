@@ -75,6 +75,13 @@ _options: Final = with_options(
     click.option("--visible", type=click.Choice(["uuid", "index"]), help="How CUDA_VISIBLE_DEVICES names GPUs."),
     click.option("--image", help="Run it in this container image."),
     click.option("--env", "variables", metavar="K=V", multiple=True, help="One variable; may be repeated."),
+    click.option(
+        "--secret",
+        "secret_names",
+        metavar="NAME[=VAR]",
+        multiple=True,
+        help="A secret of `stoker secret set`, as the variable of its name or as VAR; may be repeated.",
+    ),
     adding(
         "--export",
         "ALL|NONE|NAMES",
@@ -117,6 +124,7 @@ def submit(
       stoker submit --name sweep --priority low --gpus 8 --tasks 2 -- torchrun train.py
       stoker submit --array 0-99%8 --output 'out-%A_%a.txt' -- './one $STOKER_ARRAY_INDEX'
       stoker submit --after ok:7 --begin 22:00 --where zone=a -- ./report
+      stoker submit --secret WANDB_API_KEY --secret TEAM_TOKEN=HF_TOKEN -- python train.py
     """
     if follow and given.get("array"):
         raise click.UsageError(
@@ -167,7 +175,11 @@ def job_body(given: "Mapping[str, Any]", environ: "Mapping[str, str]", here: Cal
     looks = given.get("gpu_count") and not given.get("image")
     body["command"] = _command(given["command"] or ((LOOK,) if looks else ()))
     words = (given.get("export") or "").split(",")
-    body["env"] = _sent(words, environ) | _spoken(given.get("variables") or ())
+    named = _secrets(given.get("secret_names") or ())
+    sent = {name: value for name, value in _sent(words, environ).items() if name not in named}
+    body["env"] = sent | _spoken(given.get("variables") or ())
+    if named:
+        body["secrets"] = named
     nothing = any(word.upper() == "NONE" for word in words)
     body["workdir"] = _absolute(given["workdir"], here) if given.get("workdir") else "" if nothing else here()
     return JobBody(**_as_typed(body))
@@ -228,6 +240,19 @@ def _sent(words: list[str], environ: "Mapping[str, str]") -> dict[str, str]:
     if not (groups or names):
         sent = _spoken([f"{name}={environ[name]}" for name in SENT if name in environ])
     return sent | _spoken([word if "=" in word else f"{word}={environ[word]}" for word in names], "--export")
+
+
+def _secrets(given: "Sequence[str]") -> dict[str, str]:
+    """Secrets by the variables that get their values."""
+    named: dict[str, str] = {}
+    for word in given:
+        name, equals, variable = word.partition("=")
+        if not name or (equals and not variable):
+            raise click.BadParameter(f"{word!r} is not NAME or NAME=VARIABLE", param_hint="--secret")
+        if named.setdefault(variable or name, name) != name:
+            said = f"{variable or name} would get two secrets, {named[variable or name]} and {name}"
+            raise click.BadParameter(said, param_hint="--secret")
+    return named
 
 
 def _all(environ: "Mapping[str, str]") -> dict[str, str]:

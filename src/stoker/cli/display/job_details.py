@@ -151,6 +151,7 @@ def _said_pairs(job: "JobView") -> Pairs:
         "begin": job.begin,
         "output": job.output,
         "stderr": job.error,
+        "secrets": ", ".join(name if name == given else f"{given} as {name}" for name, given in job.secrets.items()),
         "comment": job.comment,
         "lost after": _silence_text(job.lost_after_ms),
         "encoding": "" if job.encoding == "utf-8" else job.encoding.value,

@@ -185,6 +185,7 @@ def _control_settings(shape: EmbeddedSpec) -> ControlSettings:
         "http.port": shape.http_port,
         "grpc.host": shape.host,
         "grpc.port": shape.grpc_port,
+        "secrets.key_file": str(account_key_file()),
         "tls.mode": "off",  # no token is wanted, and only this account is served
         "agents.heartbeat_s": 5.0,
         "policy.stop_grace_s": shape.stop_grace_s,
@@ -192,6 +193,13 @@ def _control_settings(shape: EmbeddedSpec) -> ControlSettings:
         "log.format": "text",
     }
     return load(ControlSettings, None, {}, flags).value
+
+
+def account_key_file() -> Path:
+    """Return the file with the keys of this account's secrets: `$XDG_STATE_HOME`, or `~/.local/state`, has it."""
+    base = os.environ.get("XDG_STATE_HOME", "")
+    folder = Path(base) if os.path.isabs(base) else Path(os.path.expanduser("~/.local/state"))
+    return folder / "stoker" / "secrets.key"
 
 
 def _write_agent_files(shape: EmbeddedSpec, name: str, folder: Path) -> Path:

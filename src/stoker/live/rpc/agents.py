@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
-from stoker.api.rpc.callers import Callers, Context
+from stoker.api.rpc.callers import Callers, Context, is_on_this_machine
 from stoker.api.rpc.status import refusal_of, refusing
 from stoker.brain.domain.access import Caller, Role, Token
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
@@ -107,7 +107,8 @@ class AgentService(SchedulerServiceServicer):
         async with refusing(context, _HINT):
             agent = self._agent(context)
             ends_at = self._ends_at(context)
-            stream = self._sessions.attach(_session(context), agent.token)
+            private = self._tls is not None or is_on_this_machine(context.peer())
+            stream = self._sessions.attach(_session(context), agent.token, private=private)
             reading = asyncio.create_task(self._read(request_iterator, stream))
             try:
                 with self._while_good(agent, ends_at, lambda: stream.close(self._gone(agent, stream.node).refusal)):

@@ -13,6 +13,7 @@ Rules: P1  whoever calls shows the secret that lies beside the marker, or is ref
        K3  whatever gRPC raises is PeerDown, or PeerRefused when the peer itself said no
        K4  what isn't read yet is bounded by gRPC's window; the active waits beyond it
        K5  who has our own name is no peer: the settings are wrong, and whoever mends them must hear of it
+       P4  the keys of secrets are told to peers that have proved themselves by a certificate, and to nobody without TLS
        K6  with TLS both sides show a certificate of the cluster's authority that names a control plane; each peer is
            asked at which port it wants that
 """
@@ -81,6 +82,8 @@ class ReplicationService(ReplicationServiceServicer):
     """`Replication.accept`."""
     tls: ServerTls | None = None
     """None = all is plain text."""
+    secret_keys: Callable[[], bytes] = bytes
+    """The keys of secrets that are here. Raises: StokerError."""
 
     async def Ping(self, request: pb.PeerState, context: Context) -> pb.PeerState:
         async with refusing(context, _HINT):
@@ -104,6 +107,14 @@ class ReplicationService(ReplicationServiceServicer):
                 sender.close()
                 reading.cancel()
                 await asyncio.gather(reading, return_exceptions=True)
+
+    async def SecretKeys(self, request: pb.SecretKeysRequest, context: Context) -> pb.SecretKeysResponse:
+        async with refusing(context, _HINT):
+            self._check(context)
+            if self.tls is None:  # P4
+                hint = "leave `tls.mode` out, or copy the file of `secrets.key_file` by hand"
+                raise StokerError(refuse("secret_in_clear", "keys of secrets are not sent without TLS", hint))
+            return pb.SecretKeysResponse(keys=self.secret_keys())
 
     def _check(self, context: Context) -> None:
         """Refuse a call without our secret (P1). Raises: StokerError `peer_secret_unknown` or `peer_secret_wrong`."""
@@ -181,6 +192,20 @@ class GrpcPeerLink:
             hint = "let failover.peers name the others, and give each a failover.name of its own"
             raise PeerRefused(f"{self.address} is {itself}; {hint}")
         return said
+
+    async def secret_keys(self) -> bytes:
+        """Return the keys of secrets that the peer has; empty = it has none. Raises: PeerDown, PeerRefused."""
+        metadata = self._metadata()
+        try:
+            channel = await self._dialled()
+            try:
+                stub = ReplicationServiceStub(channel)
+                answer = await stub.SecretKeys(pb.SecretKeysRequest(), timeout=self._within_s, metadata=metadata)
+            finally:
+                await channel.close()
+        except aio.AioRpcError as error:
+            raise _fault(self.address, error) from error
+        return answer.keys
 
     @asynccontextmanager
     async def follow(self, offer: Offer) -> AsyncIterator[Following]:

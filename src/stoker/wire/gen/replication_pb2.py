@@ -24,33 +24,37 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!stoker/wire/gen/replication.proto\x12\tstoker.v1\"#\n\x06Member\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0b\n\x03uid\x18\x02 \x01(\t\"]\n\tPeerState\x12!\n\x06member\x18\x01 \x01(\x0b\x32\x11.stoker.v1.Member\x12\x0c\n\x04role\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12\x10\n\x08position\x18\x04 \x01(\x03\"+\n\x08\x45pochEnd\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12\x10\n\x08position\x18\x02 \x01(\x03\"\x97\x01\n\x0b\x46ollowOffer\x12!\n\x06member\x18\x01 \x01(\x0b\x32\x11.stoker.v1.Member\x12\x12\n\ncluster_id\x18\x02 \x01(\t\x12\x10\n\x08position\x18\x03 \x01(\x03\x12!\n\x04\x65nds\x18\x04 \x03(\x0b\x32\x13.stoker.v1.EpochEnd\x12\x0c\n\x04\x61new\x18\x05 \x01(\x08\x12\x0e\n\x06\x66ormat\x18\x06 \x01(\x05\" \n\x0c\x43onfirmation\x12\x10\n\x08position\x18\x01 \x01(\x03\"n\n\x0f\x46ollowerMessage\x12\'\n\x05offer\x18\x01 \x01(\x0b\x32\x16.stoker.v1.FollowOfferH\x00\x12\'\n\x04have\x18\x02 \x01(\x0b\x32\x17.stoker.v1.ConfirmationH\x00\x42\t\n\x07message\"[\n\x07Welcome\x12!\n\x06leader\x18\x01 \x01(\x0b\x32\x11.stoker.v1.Member\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x10\n\x08position\x18\x03 \x01(\x03\x12\x0c\n\x04\x61new\x18\x04 \x01(\x08\"\x1b\n\x0b\x42\x61\x63kupPiece\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\"a\n\x07Records\x12\x0e\n\x06leader\x18\x01 \x01(\x03\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x10\n\x08position\x18\x03 \x01(\x03\x12\x0f\n\x07records\x18\x04 \x03(\x0c\x12\x14\n\x0c\x61\x63knowledged\x18\x05 \x01(\x03\"\x91\x01\n\rLeaderMessage\x12%\n\x07welcome\x18\x01 \x01(\x0b\x32\x12.stoker.v1.WelcomeH\x00\x12\'\n\x05piece\x18\x02 \x01(\x0b\x32\x16.stoker.v1.BackupPieceH\x00\x12%\n\x07records\x18\x03 \x01(\x0b\x32\x12.stoker.v1.RecordsH\x00\x42\t\n\x07message2\x8c\x01\n\x12ReplicationService\x12\x32\n\x04Ping\x12\x14.stoker.v1.PeerState\x1a\x14.stoker.v1.PeerState\x12\x42\n\x06\x46ollow\x12\x1a.stoker.v1.FollowerMessage\x1a\x18.stoker.v1.LeaderMessage(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!stoker/wire/gen/replication.proto\x12\tstoker.v1\"\x13\n\x11SecretKeysRequest\"\"\n\x12SecretKeysResponse\x12\x0c\n\x04keys\x18\x01 \x01(\x0c\"#\n\x06Member\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0b\n\x03uid\x18\x02 \x01(\t\"]\n\tPeerState\x12!\n\x06member\x18\x01 \x01(\x0b\x32\x11.stoker.v1.Member\x12\x0c\n\x04role\x18\x02 \x01(\t\x12\r\n\x05\x65poch\x18\x03 \x01(\x03\x12\x10\n\x08position\x18\x04 \x01(\x03\"+\n\x08\x45pochEnd\x12\r\n\x05\x65poch\x18\x01 \x01(\x03\x12\x10\n\x08position\x18\x02 \x01(\x03\"\x97\x01\n\x0b\x46ollowOffer\x12!\n\x06member\x18\x01 \x01(\x0b\x32\x11.stoker.v1.Member\x12\x12\n\ncluster_id\x18\x02 \x01(\t\x12\x10\n\x08position\x18\x03 \x01(\x03\x12!\n\x04\x65nds\x18\x04 \x03(\x0b\x32\x13.stoker.v1.EpochEnd\x12\x0c\n\x04\x61new\x18\x05 \x01(\x08\x12\x0e\n\x06\x66ormat\x18\x06 \x01(\x05\" \n\x0c\x43onfirmation\x12\x10\n\x08position\x18\x01 \x01(\x03\"n\n\x0f\x46ollowerMessage\x12\'\n\x05offer\x18\x01 \x01(\x0b\x32\x16.stoker.v1.FollowOfferH\x00\x12\'\n\x04have\x18\x02 \x01(\x0b\x32\x17.stoker.v1.ConfirmationH\x00\x42\t\n\x07message\"[\n\x07Welcome\x12!\n\x06leader\x18\x01 \x01(\x0b\x32\x11.stoker.v1.Member\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x10\n\x08position\x18\x03 \x01(\x03\x12\x0c\n\x04\x61new\x18\x04 \x01(\x08\"\x1b\n\x0b\x42\x61\x63kupPiece\x12\x0c\n\x04\x64\x61ta\x18\x01 \x01(\x0c\"a\n\x07Records\x12\x0e\n\x06leader\x18\x01 \x01(\x03\x12\r\n\x05\x65poch\x18\x02 \x01(\x03\x12\x10\n\x08position\x18\x03 \x01(\x03\x12\x0f\n\x07records\x18\x04 \x03(\x0c\x12\x14\n\x0c\x61\x63knowledged\x18\x05 \x01(\x03\"\x91\x01\n\rLeaderMessage\x12%\n\x07welcome\x18\x01 \x01(\x0b\x32\x12.stoker.v1.WelcomeH\x00\x12\'\n\x05piece\x18\x02 \x01(\x0b\x32\x16.stoker.v1.BackupPieceH\x00\x12%\n\x07records\x18\x03 \x01(\x0b\x32\x12.stoker.v1.RecordsH\x00\x42\t\n\x07message2\xd7\x01\n\x12ReplicationService\x12\x32\n\x04Ping\x12\x14.stoker.v1.PeerState\x1a\x14.stoker.v1.PeerState\x12\x42\n\x06\x46ollow\x12\x1a.stoker.v1.FollowerMessage\x1a\x18.stoker.v1.LeaderMessage(\x01\x30\x01\x12I\n\nSecretKeys\x12\x1c.stoker.v1.SecretKeysRequest\x1a\x1d.stoker.v1.SecretKeysResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'stoker.wire.gen.replication_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_MEMBER']._serialized_start=48
-  _globals['_MEMBER']._serialized_end=83
-  _globals['_PEERSTATE']._serialized_start=85
-  _globals['_PEERSTATE']._serialized_end=178
-  _globals['_EPOCHEND']._serialized_start=180
-  _globals['_EPOCHEND']._serialized_end=223
-  _globals['_FOLLOWOFFER']._serialized_start=226
-  _globals['_FOLLOWOFFER']._serialized_end=377
-  _globals['_CONFIRMATION']._serialized_start=379
-  _globals['_CONFIRMATION']._serialized_end=411
-  _globals['_FOLLOWERMESSAGE']._serialized_start=413
-  _globals['_FOLLOWERMESSAGE']._serialized_end=523
-  _globals['_WELCOME']._serialized_start=525
-  _globals['_WELCOME']._serialized_end=616
-  _globals['_BACKUPPIECE']._serialized_start=618
-  _globals['_BACKUPPIECE']._serialized_end=645
-  _globals['_RECORDS']._serialized_start=647
-  _globals['_RECORDS']._serialized_end=744
-  _globals['_LEADERMESSAGE']._serialized_start=747
-  _globals['_LEADERMESSAGE']._serialized_end=892
-  _globals['_REPLICATIONSERVICE']._serialized_start=895
-  _globals['_REPLICATIONSERVICE']._serialized_end=1035
+  _globals['_SECRETKEYSREQUEST']._serialized_start=48
+  _globals['_SECRETKEYSREQUEST']._serialized_end=67
+  _globals['_SECRETKEYSRESPONSE']._serialized_start=69
+  _globals['_SECRETKEYSRESPONSE']._serialized_end=103
+  _globals['_MEMBER']._serialized_start=105
+  _globals['_MEMBER']._serialized_end=140
+  _globals['_PEERSTATE']._serialized_start=142
+  _globals['_PEERSTATE']._serialized_end=235
+  _globals['_EPOCHEND']._serialized_start=237
+  _globals['_EPOCHEND']._serialized_end=280
+  _globals['_FOLLOWOFFER']._serialized_start=283
+  _globals['_FOLLOWOFFER']._serialized_end=434
+  _globals['_CONFIRMATION']._serialized_start=436
+  _globals['_CONFIRMATION']._serialized_end=468
+  _globals['_FOLLOWERMESSAGE']._serialized_start=470
+  _globals['_FOLLOWERMESSAGE']._serialized_end=580
+  _globals['_WELCOME']._serialized_start=582
+  _globals['_WELCOME']._serialized_end=673
+  _globals['_BACKUPPIECE']._serialized_start=675
+  _globals['_BACKUPPIECE']._serialized_end=702
+  _globals['_RECORDS']._serialized_start=704
+  _globals['_RECORDS']._serialized_end=801
+  _globals['_LEADERMESSAGE']._serialized_start=804
+  _globals['_LEADERMESSAGE']._serialized_end=949
+  _globals['_REPLICATIONSERVICE']._serialized_start=952
+  _globals['_REPLICATIONSERVICE']._serialized_end=1167
 # @@protoc_insertion_point(module_scope)

@@ -44,6 +44,11 @@ class ReplicationServiceStub:
                 request_serializer=stoker_dot_wire_dot_gen_dot_replication__pb2.FollowerMessage.SerializeToString,
                 response_deserializer=stoker_dot_wire_dot_gen_dot_replication__pb2.LeaderMessage.FromString,
                 _registered_method=True)
+        self.SecretKeys = channel.unary_unary(
+                '/stoker.v1.ReplicationService/SecretKeys',
+                request_serializer=stoker_dot_wire_dot_gen_dot_replication__pb2.SecretKeysRequest.SerializeToString,
+                response_deserializer=stoker_dot_wire_dot_gen_dot_replication__pb2.SecretKeysResponse.FromString,
+                _registered_method=True)
 
 
 class ReplicationServiceServicer:
@@ -64,6 +69,13 @@ class ReplicationServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SecretKeys(self, request, context):
+        """The keys that open the cluster's secrets, which are in no log and no backup. Refused without TLS.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ReplicationServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -76,6 +88,11 @@ def add_ReplicationServiceServicer_to_server(servicer, server):
                     servicer.Follow,
                     request_deserializer=stoker_dot_wire_dot_gen_dot_replication__pb2.FollowerMessage.FromString,
                     response_serializer=stoker_dot_wire_dot_gen_dot_replication__pb2.LeaderMessage.SerializeToString,
+            ),
+            'SecretKeys': grpc.unary_unary_rpc_method_handler(
+                    servicer.SecretKeys,
+                    request_deserializer=stoker_dot_wire_dot_gen_dot_replication__pb2.SecretKeysRequest.FromString,
+                    response_serializer=stoker_dot_wire_dot_gen_dot_replication__pb2.SecretKeysResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -132,6 +149,33 @@ class ReplicationService:
             '/stoker.v1.ReplicationService/Follow',
             stoker_dot_wire_dot_gen_dot_replication__pb2.FollowerMessage.SerializeToString,
             stoker_dot_wire_dot_gen_dot_replication__pb2.LeaderMessage.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SecretKeys(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stoker.v1.ReplicationService/SecretKeys',
+            stoker_dot_wire_dot_gen_dot_replication__pb2.SecretKeysRequest.SerializeToString,
+            stoker_dot_wire_dot_gen_dot_replication__pb2.SecretKeysResponse.FromString,
             options,
             channel_credentials,
             insecure,

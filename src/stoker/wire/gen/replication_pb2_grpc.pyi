@@ -27,6 +27,8 @@ class ReplicationServiceStub:
     """The log, as it grows. First an offer up and a welcome down; then records or a backup down, each frame of records
     confirmed once it is on the follower's disk. Refused by a standby.
     """
+    SecretKeys: _aio.UnaryUnaryMultiCallable[_replication_pb2.SecretKeysRequest, _replication_pb2.SecretKeysResponse]
+    """The keys that open the cluster's secrets, which are in no log and no backup. Refused without TLS."""
 
 class ReplicationServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -46,5 +48,13 @@ class ReplicationServiceServicer(metaclass=_abc_1.ABCMeta):
         """The log, as it grows. First an offer up and a welcome down; then records or a backup down, each frame of records
         confirmed once it is on the follower's disk. Refused by a standby.
         """
+
+    @_abc_1.abstractmethod
+    def SecretKeys(
+        self,
+        request: _replication_pb2.SecretKeysRequest,
+        context: _aio.ServicerContext[_replication_pb2.SecretKeysRequest, _abc.Awaitable[_replication_pb2.SecretKeysResponse]],
+    ) -> _abc.Awaitable[_replication_pb2.SecretKeysResponse]:
+        """The keys that open the cluster's secrets, which are in no log and no backup. Refused without TLS."""
 
 def add_ReplicationServiceServicer_to_server(servicer: ReplicationServiceServicer, server: _aio.Server) -> None: ...

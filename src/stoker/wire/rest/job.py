@@ -169,6 +169,8 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ren
     lost_after_ms: int | None = None
     """As it was told: for how long its nodes may be silent; 0 = for ever. Left out = as the cluster has set."""
     encoding: TextEncoding = TextEncoding.UTF_8
+    secrets: dict[str, str] = {}
+    """By variable: the name of the secret whose value it gets."""
     status: Literal["submitted"] | None = None
     message: str = ""
 
@@ -457,6 +459,7 @@ def _often_empty(shown: JobDetails) -> dict[str, Any]:
         "tasks_per_node": spec.demand.tasks_per_node,
         "lost_after_ms": spec.lost_after_ms,
         "encoding": spec.encoding,
+        "secrets": spec.secrets,
     }
 
 

@@ -19,6 +19,7 @@ from stoker.brain.domain.dependency import Dependency
 from stoker.brain.domain.errors import StokerError, refusal_error
 from stoker.brain.domain.ids import DEFAULT_TENANT, PartitionName, TenantName
 from stoker.brain.domain.job import CommandLine, JobSpec, TextEncoding, Visible
+from stoker.brain.domain.secret import SecretName
 from stoker.brain.domain.tenant import UNSTATED
 from stoker.brain.domain.units import NEVER, Instant
 from stoker.brain.domain.where import ANYWHERE, Where, make_where
@@ -83,6 +84,8 @@ class JobBody(
     """Variables of its own."""
     environment: dict[str, str] | None = None
     """The same as `env`."""
+    secrets: dict[str, str] | None = None
+    """By variable: the name of the secret whose value it gets when the job starts."""
     workdir: str | None = None
     """Where it runs, an absolute path on the node. Left out = a folder of its own."""
     max_runtime_minutes: Count | None = None
@@ -168,6 +171,7 @@ def spec_of(body: JobBody, now: Instant, at: str = "", home: TenantName = DEFAUL
         where=_where(body, at),
         partition=PartitionName(body.partition or ""),
         encoding=body.encoding,
+        secrets={variable: SecretName(name) for variable, name in (body.secrets or {}).items()},
     )
 
 

@@ -5,15 +5,15 @@ from collections.abc import Callable, Sequence
 from stoker.brain.domain.array import ids_taken, too_many_ids
 from stoker.brain.domain.demand import Shape
 from stoker.brain.domain.errors import Refusal, refuse
-from stoker.brain.domain.ids import JobId, NodeName
+from stoker.brain.domain.ids import JobId, NodeName, Principal
 from stoker.brain.domain.instruction import TaskKey
-from stoker.brain.domain.job import JobSpec, Task
+from stoker.brain.domain.job import EndCause, JobSpec, Task, TaskEnd
 from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.node import OrphanTask
 from stoker.brain.domain.units import NEVER, Instant
 from stoker.brain.state.attempt_outcome import end_tasks
 from stoker.brain.state.cluster import ClusterState
-from stoker.brain.state.commands import Answer, ReportEnding, ReportFinished, ReportStarted, Submit
+from stoker.brain.state.commands import Answer, ReportEnding, ReportFinished, ReportStarted, Submit, WithholdStart
 from stoker.brain.state.events.job import AttemptStopping, JobFinished, JobSubmitted, SubmitKeyed, TaskStarted
 from stoker.brain.state.events.node import OrphanTasksFound
 from stoker.brain.state.events.union import Event
@@ -21,6 +21,7 @@ from stoker.brain.state.leases import broken_leases, task_of
 from stoker.brain.state.node_pause import failed_start
 from stoker.brain.state.validation.dependency import met_before, never_met_by_forgotten, resolve
 from stoker.brain.state.validation.quota import TenantRules
+from stoker.brain.state.validation.secret import secrets_fault
 from stoker.brain.state.validation.spec import in_list, list_fault, spec_fault
 from stoker.brain.state.validation.where import (
     executor_fault,
@@ -40,7 +41,7 @@ def submit(state: ClusterState, command: Submit, now: Instant, ids: Callable[[],
         before = _same_key(state, command)
         if before is not None:
             return before
-    specs = _admitted(state, command.specs, now)
+    specs = _admitted(state, command.specs, now, command.by)
     if isinstance(specs, Refusal):
         return specs
     numbers: list[JobId] = []
@@ -67,7 +68,7 @@ def submit(state: ClusterState, command: Submit, now: Instant, ids: Callable[[],
     return tuple(events)
 
 
-def _admitted(state: ClusterState, specs: Sequence[JobSpec], now: Instant) -> list[JobSpec] | Refusal:
+def _admitted(state: ClusterState, specs: Sequence[JobSpec], now: Instant, by: Principal) -> list[JobSpec] | Refusal:
     # The specs with their defaults filled in, or the first refusal.
     tenants, strict = TenantRules(state), state.indexes.node_classes.strict
     fault = list_fault(specs, state.policy) or tenants.queue_full(specs)
@@ -83,6 +84,7 @@ def _admitted(state: ClusterState, specs: Sequence[JobSpec], now: Instant) -> li
         fault = (
             spec_fault(spec, state.policy, now)
             or tenants.fault(spec)
+            or secrets_fault(state, spec, by)
             or executor_fault(state, spec)
             or where_fault(state, spec)
         )
@@ -165,6 +167,20 @@ def report_finished(state: ClusterState, command: ReportFinished, now: Instant) 
         events.extend(end_tasks(job, {key.rank: finished.end}, now, state.policy))
         events.extend(failed_start(state, finished.node, job, finished.end, now))
     return tuple(events)
+
+
+def withhold_start(state: ClusterState, command: WithholdStart, now: Instant) -> Answer:
+    """Admit that a task was never sent to its node: it ends, and its job is tried again later (E9 of outcomes)."""
+    key = command.key
+    job = state.jobs.get(key.job)
+    attempt = job.live_attempt if job else None
+    if job is None or attempt is None or attempt.number != key.attempt or attempt.stop is not None:
+        return ()
+    task = attempt.tasks[key.rank]
+    if task.end is not None or task.started_at != NEVER:
+        return ()
+    end = TaskEnd(cause=EndCause.NEVER_STARTED, at=now, error=command.error)
+    return end_tasks(job, {key.rank: end}, now, state.policy)
 
 
 def _is(orphan: OrphanTask, key: TaskKey) -> bool:
