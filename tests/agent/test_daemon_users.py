@@ -45,7 +45,7 @@ async def _answered(node: Node, *users: str) -> dict[str, str]:
         node.control.tell(msgspec.structs.replace(start(key(job)), user=user))
     await node.until(lambda: len(node.runner.starts) + len(node.control.finished) == len(users))
     refused = {told.key.job: told.end for told in node.control.finished}
-    assert all(end.cause is EndCause.NEVER_STARTED for end in refused.values())
+    assert all(end.cause is EndCause.ACCOUNT_REFUSED for end in refused.values())
     return {user: refused[job].error if job in refused else "" for job, user in enumerate(users, start=1)}
 
 

@@ -118,7 +118,10 @@ class InstructionExecutor:
         if self._observed.knows(start.key):
             await self._answer_known(start.key)
             return
-        conflict = self._report_sink.node.fault or self._account_conflict(start) or self._gpu_conflict(start)  # A18
+        if refused := self._account_conflict(start):
+            self._end_unstarted(start.key, EndCause.ACCOUNT_REFUSED, refused)
+            return
+        conflict = self._report_sink.node.fault or self._gpu_conflict(start)  # A18
         if conflict:
             self._end_unstarted(start.key, EndCause.NEVER_STARTED, conflict)
             return

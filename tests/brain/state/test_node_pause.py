@@ -1,4 +1,4 @@
-"""Pauses of nodes on which starts fail: S1 to S4 of `state.node_pause`."""
+"""Pauses of nodes on which starts fail: S1 to S5 of `state.node_pause`."""
 
 import pytest
 
@@ -64,6 +64,16 @@ def test_what_runs_there_goes_on_through_a_pause_and_its_end_is_taken() -> None:
     assert story.job(runs).state is JobState.RUNNING
     story.end(runs)
     assert story.job(runs).state is JobState.SUCCEEDED
+
+
+def test_s5_jobs_of_accounts_that_a_node_does_not_take_neither_pause_it_nor_are_charged() -> None:
+    story = on_n1()
+    jobs = [fail(story, cause=EndCause.ACCOUNT_REFUSED) for _ in range(5)]
+    assert not paused(story)
+    assert story.state.nodes[N1].failed_starts == ()
+    assert {(story.job(job).state, story.job(job).requeues_used) for job in jobs} == {(JobState.PENDING, 0)}
+    fail(story, jobs[0], cause=EndCause.ACCOUNT_REFUSED)
+    assert story.job(jobs[0]).not_before > story.now, "it isn't sent there again at once"
 
 
 def test_one_job_that_fails_again_and_again_says_little_about_the_node() -> None:

@@ -140,6 +140,8 @@ class EndCause(StrEnum):
     NEVER_STARTED = "never_started"
     """It never had a process, and that isn't the job's fault: the runner died too early, its disk was full, or the GPUs
     weren't free."""
+    ACCOUNT_REFUSED = "account_refused"
+    """It never had a process: its node can't keep accounts apart, and takes no jobs of this one."""
     RUNNER_LOST = "runner_lost"
     """The runner was killed; the task's processes were swept."""
     NODE_REBOOTED = "node_rebooted"
@@ -151,6 +153,10 @@ class EndCause(StrEnum):
     """The runner killed it: its node had not been answered by an active control plane for as long as its lease."""
     SILENT = "silent"
     """Settled without proof: its node was silent for so long that its runner must have killed it."""
+
+
+REFUSALS: Final = (EndCause.NEVER_STARTED, EndCause.ACCOUNT_REFUSED)
+"""Causes of the end of a task whose node wouldn't or couldn't start it."""
 
 
 class TaskEnd(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -172,9 +178,14 @@ class TaskEnd(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self.cause not in (EndCause.FORGOTTEN, EndCause.SILENT)
 
     @property
+    def was_refused(self) -> bool:
+        """Whether the task never had a process because its node wouldn't or couldn't start it."""
+        return self.cause in REFUSALS
+
+    @property
     def failed_start(self) -> bool:
         """Whether the task never had a process, by a fault of the job or of its node."""
-        return self.cause in (EndCause.START_FAILED, EndCause.NEVER_STARTED)
+        return self.cause is EndCause.START_FAILED or self.was_refused
 
     @property
     def clean(self) -> bool:

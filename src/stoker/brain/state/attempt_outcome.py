@@ -22,7 +22,7 @@ from itertools import takewhile
 from msgspec.structs import replace
 
 from stoker.brain.domain.errors import Facts
-from stoker.brain.domain.job import Attempt, EndCause, Job, StopCause, Task, TaskEnd
+from stoker.brain.domain.job import REFUSALS, Attempt, EndCause, Job, StopCause, Task, TaskEnd
 from stoker.brain.domain.lifecycle import FINAL, JobState, Outcome
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.reason import AWAITING_PASS, Reason, ReasonCode
@@ -35,6 +35,7 @@ _OUTCOMES: Mapping[EndCause, Outcome] = {
     EndCause.START_FAILED: Outcome.START_FAILED,
     EndCause.PORT_TAKEN: Outcome.PORT_TAKEN,
     EndCause.NEVER_STARTED: Outcome.NODE_FAILED,
+    EndCause.ACCOUNT_REFUSED: Outcome.NODE_FAILED,
     EndCause.RUNNER_LOST: Outcome.NODE_FAILED,
     EndCause.NODE_REBOOTED: Outcome.NODE_FAILED,
     EndCause.GONE: Outcome.NODE_FAILED,
@@ -171,7 +172,7 @@ def _next_try(
 def _is_free(job: Job, attempt: Attempt, cause: EndCause, policy: Policy) -> bool:
     """E9"""
     may_start_again = job.spec.requeue or _nothing_ran(attempt)
-    return cause is EndCause.NEVER_STARTED and may_start_again and len(job.attempts) < policy.attempts_max
+    return cause in REFUSALS and may_start_again and len(job.attempts) < policy.attempts_max
 
 
 def _nothing_ran(attempt: Attempt) -> bool:
@@ -186,7 +187,7 @@ def _never_started(attempt: Attempt) -> bool:
 
 
 def _was_refused(task: Task) -> bool:
-    return task.end is not None and task.end.cause is EndCause.NEVER_STARTED
+    return task.end is not None and task.end.was_refused
 
 
 def backoff_ms(tries: int, policy: Policy) -> int:

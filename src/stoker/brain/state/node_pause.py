@@ -5,6 +5,7 @@ Rules: S1  the node's own faults count once per job, or per array; what can be t
        S2  `failed_starts_max` of them in a row pause the node: it gets no new work, and what it has goes on
        S3  after a pause the first failed start begins another, twice as long, up to `node_pause_max_ms`
        S4  a task that starts there ends the row and, once the pause is over, its growth; a person ends all of it
+       S5  that a node takes no jobs of an account is nobody's fault, and counts for nothing here
 """
 
 from collections.abc import Iterator
@@ -25,7 +26,7 @@ def failed_start(
 ) -> Iterator[StartFailed | NodePaused]:
     """Yield what the end of a task of this job means for its node, if it is a failed start."""
     node, policy = state.nodes[name], state.policy
-    if not end.failed_start or node.pause is not None:
+    if not end.failed_start or node.pause is not None or end.cause is EndCause.ACCOUNT_REFUSED:
         return
     is_own = end.cause is EndCause.NEVER_STARTED
     of = f"job:{job.array_of or job.id}" if is_own else job.by
