@@ -174,7 +174,8 @@ class ExecutorSettings(msgspec.Struct, frozen=True, kw_only=True):
     accounts_without_cgroups: tuple[str, ...] = ()
     """Accounts whose jobs are taken where the agent is root and no cgroup can be made: there a process that sheds every
     mark of its job can't be told from those of others, and no limit holds. Others' jobs are given back at no charge and
-    start on other nodes; keep their tenants off this one (`stoker tenant set --nodes`). Root is taken where `allow_root` says so. Where cgroups can be made all accounts are taken."""
+    start on other nodes; keep their tenants off this one (`stoker tenant set --nodes`). Root is taken where
+    `allow_root` says so. Where cgroups can be made all accounts are taken."""
     log_head_mb: LogMib = 8
     """MiB kept from the beginning of a task's output, where a wrong start shows."""
     log_tail_mb: LogMib = 24
