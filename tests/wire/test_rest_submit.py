@@ -152,6 +152,7 @@ EVERY: dict[str, tuple[object, Callable[[JobSpec], object], object]] = {
     "tolerate": ("big", lambda job: job.where, make_where("", [], ["big"])),
     "partition": ("long", lambda job: job.partition, "long"),
     "encoding": ("latin-1", lambda job: job.encoding, TextEncoding.LATIN_1),
+    "secrets": ({"A": "HF_TOKEN"}, lambda job: job.secrets, {"A": "HF_TOKEN"}),
 }
 """Each field with what is said, and what of the job that becomes."""
 
