@@ -15,7 +15,7 @@ import pytest
 from _pytest.assertion import rewrite
 from hypothesis import HealthCheck, settings
 
-settings.register_profile("here", deadline=None, max_examples=50)
+settings.register_profile("here", deadline=None, max_examples=20)
 settings.register_profile(
     "ci",
     settings.get_profile("here"),

@@ -65,6 +65,7 @@ def test_a_benchmark_runs_to_its_end_and_prints_what_its_table_has(name: str, tm
     assert [line for line in columns(done.stdout) if line not in kept] == []
 
 
+@pytest.mark.heavy
 def test_two_checkouts_are_compared(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setitem(alternate.BENCHMARKS, "decide", alternate.BENCHMARKS["decide"]._replace(arguments=DECIDE))
     monkeypatch.setattr(sys, "argv", ["alternate", "--before", str(ROOT), "--runs", "1", "--only", "decide"])

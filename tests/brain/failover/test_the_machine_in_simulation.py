@@ -8,7 +8,7 @@ import dataclasses
 from typing import Final
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as some
 from msgspec.structs import replace
 
@@ -68,7 +68,6 @@ _TIMINGS: Final = some.builds(
     hop_max=some.sampled_from([0.001, 0.01, 0.04]),
     fickle=some.sampled_from([0.0, 0.02, 0.3]),
 )
-@settings(max_examples=30)
 def test_so_it_is_whatever_the_setting(
     seed: int, nodes: int, timing: Timing, faults: int, hop_max: float, fickle: float
 ) -> None:

@@ -99,11 +99,11 @@ def test_the_array_ends_with_its_last_member_and_succeeds_only_if_all_did(code: 
     assert not story.state.indexes.waiting_arrays
 
 
-def test_a_thousand_members_drain_to_zero() -> None:
-    """Fault 141 at its size."""
+def test_all_members_of_a_large_array_drain_to_zero() -> None:
+    """Fault 141."""
     story = Story(Policy(ended_jobs_max=10_000))
-    story.node("n1", 50)
-    array = story.submit_array("0-99")
+    story.node("n1", 25)
+    array = story.submit_array("0-59")
     while story.decide():
         for job in tuple(story.state.indexes.arrays[array].open):
             story.started(job)

@@ -316,7 +316,7 @@ def _replayed(log: list[bytes], snapshot_at: int) -> ClusterState:
     return state
 
 
-@settings(max_examples=100)
+@settings(max_examples=2 * settings().max_examples)
 @given(seed=st.integers(0, 1 << 32), steps=st.integers(1, 120))
 def test_no_order_and_no_report_breaks_a_truth_and_everything_ends(seed: int, steps: int) -> None:
     chaos = Chaos(seed)
