@@ -238,10 +238,10 @@ def test_it_would_be_noticed_if_limits_were_not_asked_again_when_a_plan_is_carri
 
     monkeypatch.setattr(cluster, "QuotaLimits", Open)
     with pytest.raises(AssertionError):
-        _live_all(40)
+        for seed in range(20, 60):  # found by the third of these when this was written
+            _live(seed, 60)
 
 
-@settings(max_examples=60)
 @given(seed=st.integers(0, 1 << 32), steps=st.integers(1, 60))
 def test_no_limit_is_exceeded_no_counter_drifts_and_who_is_owed_goes_first(seed: int, steps: int) -> None:
     _live(seed, steps)
@@ -266,11 +266,6 @@ def test_a_plan_does_not_depend_on_the_order_in_which_tenants_and_nodes_came(see
         shuffled.put_job(job)
     one, two = (propose(StateView(each), Policy(), world.now, 1, 100) for each in (world.state, shuffled))
     assert one == two
-
-
-def _live_all(seeds: int) -> None:
-    for seed in range(seeds):
-        _live(seed, 60)
 
 
 def _live(seed: int, steps: int) -> None:
