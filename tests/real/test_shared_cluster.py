@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Iterator
 from functools import partial
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
@@ -120,9 +121,12 @@ def test_a_cluster_that_strangers_share_is_set_up_by_the_documents_and_nothing_o
         cluster = SharedCluster(users, tmp_path, pair, ports)
         ann, bob, operator = cluster.ann, cluster.bob, cluster.operator
 
+        ann("secret", "set", "hub", typed="UNSEEN-SECRET\n")
         go_on = users.folder / "go-on"
         waits = f"id -un; until [ -e {go_on} ]; do sleep 0.2; done"
-        long = ann.submit("--gpus", "1", "--env", "WORD=UNSEEN-ENV", "--", f"echo VISIBLE-OUTPUT; {waits}")
+        long = ann.submit(
+            "--gpus", "1", "--secret", "hub", "--env", "WORD=UNSEEN-ENV", "--", f"echo VISIBLE-OUTPUT; {waits}"
+        )
         theirs = bob.submit("--gpus", "1", "--", waits)
         for person, account, job in ((ann, users.ann, long), (bob, users.bob, theirs)):
             person.until(job, "running")
@@ -142,6 +146,10 @@ def test_a_cluster_that_strangers_share_is_set_up_by_the_documents_and_nothing_o
         first = pair.active
         first.kill()
         pair.until_active(pair.other(first))
+        later = ann.submit("--secret", "hub=WORD", "--", "printf %s $WORD | sha256sum")
+        ann.until(later, "succeeded")
+        assert sha256(b"UNSEEN-SECRET").hexdigest() in ann("logs", later), "the other control plane has the key too"
+        bob("submit", "--secret", "hub", "--", "true", status=4)
         go_on.touch()
         assert [len(person.until(job, "succeeded")["attempts"]) for person, job in ((ann, long), (bob, theirs))] == [
             1,
@@ -150,7 +158,7 @@ def test_a_cluster_that_strangers_share_is_set_up_by_the_documents_and_nothing_o
     said = b"".join(heard)
     assert len(said) > 100_000, "something was heard"
     words = [(pair.marker / "secret").read_text().strip(), *(each.partition(".")[0] for each in cluster.shown)]
-    for word in (*words, "UNSEEN-ENV", "VISIBLE-OUTPUT", "stoker_", "certificate_renewed"):
+    for word in (*words, "UNSEEN-ENV", "UNSEEN-SECRET", "VISIBLE-OUTPUT", "stoker_", "certificate_renewed"):
         assert word.encode() not in said, f"{word[:12]}... passed in clear"
 
 
