@@ -99,10 +99,19 @@ def test_an_agent_that_may_have_too_few_processes_says_so_instead_of_waiting_for
         ("cannot run /bin/true as user 'ann': Resource temporarily unavailable (EAGAIN)", "never_started"),
         ("cannot use the working directory /x: Too many open files (EMFILE)", "never_started"),
         ("no folder for checkpoints, /c/71: No space left on device (ENOSPC)", "never_started"),
-        ("cannot use the working directory /x: Read-only file system (EROFS)", "never_started"),
+        ("cannot run /bin/true as user 'ann': Input/output error (EIO)", "never_started"),
         ("this node can't give a job its limits: not allowed to raise maximum limit", "never_started"),
         ("cannot run /bin/no (EAGAIN): Permission denied (EACCES)", "start_failed"),
     ],
 )
 def test_a_start_for_which_the_node_lacks_resources_is_no_failure_of_the_job(reason: str, cause: str) -> None:
     assert cause_of(reason) == cause
+
+
+@pytest.mark.parametrize("lacks", ["(ENOSPC)", "(EROFS)", "(EIO)", "(EAGAIN)"])
+@pytest.mark.parametrize(
+    "place", ["cannot write its output to /soft/x as user 'ann'", "cannot use the working directory /x"]
+)
+def test_a_place_that_the_job_named_is_no_fault_of_the_node(place: str, lacks: str) -> None:
+    """Three jobs that write to a read-only share would pause one node after the other, for everybody."""
+    assert cause_of(f"{place}: whatever {lacks}") == "start_failed"

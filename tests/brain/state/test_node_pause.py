@@ -111,6 +111,30 @@ def test_broken_commands_of_one_person_pause_nothing_and_those_of_three_do() -> 
     assert pause.error == "commands of several people could not be started", "their words are for them alone"
 
 
+@pytest.mark.parametrize(
+    ("error", "heard"),
+    [
+        ("cannot run /data/ann/secret: v2 as user 'ann': Input/output error (EIO)", "Input/output error (EIO)"),
+        (
+            "cannot write its output to /data/ann/x as user 'ann': Too many open files (EMFILE)",
+            "Too many open files (EMFILE)",
+        ),
+        (
+            "no folder for checkpoints, /c/1.ab as user 'ann': No space left (ENOSPC)",
+            "no folder for checkpoints, /c/1.ab: No space left (ENOSPC)",
+        ),
+    ],
+)
+def test_a_pause_names_no_account_program_or_file_of_the_job_whose_start_failed(error: str, heard: str) -> None:
+    story = on_n1()
+    for _ in range(3):
+        story.place(job := story.submit(spec(1, user="ann")), ("n1", 0))
+        story.end(job, cause=EndCause.NEVER_STARTED, error=error)
+    pause = story.state.nodes[N1].pause
+    assert pause is not None
+    assert pause.error == heard
+
+
 def test_a_start_that_succeeds_in_between_ends_the_row() -> None:
     story = on_n1()
     fail(story), fail(story)
@@ -153,6 +177,17 @@ def test_the_pause_ends_by_itself_and_grows_with_each_failed_start_until_one_suc
     pause = story.state.nodes[N1].pause
     assert pause is not None
     assert pause.until == story.now + MINUTE_MS
+
+
+def test_after_a_pause_a_broken_command_of_one_person_begins_no_other_one() -> None:
+    story = on_n1()
+    fail(story), fail(story), fail(story)
+    story.wait(MINUTE_MS).deadlines()
+    for _ in range(5):
+        fail(story, cause=EndCause.START_FAILED)
+    assert not paused(story)
+    fail(story)
+    assert paused(story)
 
 
 def test_a_start_that_was_under_way_neither_ends_a_pause_nor_makes_it_longer() -> None:

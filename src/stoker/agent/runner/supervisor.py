@@ -34,9 +34,13 @@ if TYPE_CHECKING:
     Watch = Callable[[int, RunnerTask], None]
 
 _SIGNALS: Final = range(1, 65)
-_OF_THE_NODE: Final = ("(EAGAIN)", "(EMFILE)", "(ENFILE)", "(ENOMEM)", "(ENOSPC)", "(EROFS)", "(EIO)")
+_NODE_LACKS: Final = ("(EMFILE)", "(ENFILE)", "(ENOMEM)")
+_OF_THE_NODE: Final = (*_NODE_LACKS, "(EAGAIN)", "(ENOSPC)", "(EROFS)", "(EIO)")
 """How a reason ends that is no fault of the job: the node has too few processes, open files or memory, or a disk that
 is full, read-only or broken."""
+_NAMED_BY_JOB: Final = ("cannot write its ", "cannot use the working directory ")
+"""How a reason begins that is about a place that the job named, which may be full, read-only or broken for years:
+jobs of one person that name such a place must not pass for a sick node, which then pauses for everybody."""
 
 
 class Supervisor:
@@ -351,5 +355,6 @@ class Supervisor:
 
 
 def cause_of(reason: str, otherwise: str = "start_failed") -> str:
-    """Return the cause of the end of a task that could not start, by how the reason ends."""
-    return "never_started" if reason.endswith(_OF_THE_NODE) or reason.startswith(NO_LIMITS) else otherwise
+    """Return the cause of the end of a task that could not start, by how the reason begins and ends."""
+    faults = _NODE_LACKS if reason.startswith(_NAMED_BY_JOB) else _OF_THE_NODE
+    return "never_started" if reason.endswith(faults) or reason.startswith(NO_LIMITS) else otherwise

@@ -3,9 +3,11 @@
 Rules: S1  the node's own faults count once per job, or per array; what can be the command's fault (`start_failed`) once
            per person, since one person's broken command says nothing about a node
        S2  `failed_starts_max` of them in a row pause the node: it gets no new work, and what it has goes on
-       S3  after a pause the first failed start begins another, twice as long, up to `node_pause_max_ms`
+       S3  after a pause the first start that fails by the node's own fault begins another, twice as long, up to
+           `node_pause_max_ms`; so do commands of `failed_starts_max` people
        S4  a task that starts there ends the row and, once the pause is over, its growth; a person ends all of it
        S5  that a node takes no jobs of an account is nobody's fault, and counts for nothing here
+       S6  all who may read hear what a node said, so it is without what the job named: its account, program and files
 """
 
 from collections.abc import Iterator
@@ -19,6 +21,8 @@ from stoker.brain.state.events.node import NodePaused, StartFailed
 
 ERROR_MAX: Final = 300
 """Characters of an error that a pause repeats."""
+_QUOTES: Final = ("cannot run ", "cannot write its ", "cannot use the working directory ")
+"""How an error begins that names a program, file or folder of the job, before its cause."""
 
 
 def failed_start(
@@ -30,11 +34,18 @@ def failed_start(
         return
     is_own = end.cause is EndCause.NEVER_STARTED
     of = f"job:{job.array_of or job.id}" if is_own else job.by
-    if not node.pauses and len({*node.failed_starts, of}) < policy.failed_starts_max:
+    if not (node.pauses and is_own) and len({*node.failed_starts, of}) < policy.failed_starts_max:
         if of not in node.failed_starts:
             yield StartFailed(node=name, of=of)
         return
     pause_ms = min(policy.node_pause_first_ms << min(node.pauses, 32), policy.node_pause_max_ms)
     # What a command said when it couldn't start is only for those who may read the job.
-    error = end.error[:ERROR_MAX] if is_own else "commands of several people could not be started"
+    error = _without_names(job, end.error)[:ERROR_MAX] if is_own else "commands of several people could not be started"
     yield NodePaused(node=name, until=later(now, pause_ms), pauses=node.pauses + 1, error=error or end.cause.value)
+
+
+def _without_names(job: Job, error: str) -> str:
+    """Return what everybody may read of the error of a node (S6)."""
+    if error.startswith(_QUOTES):
+        return error.rpartition(": ")[2]
+    return error.replace(f" as user {job.spec.user!r}", "") if job.spec.user else error
