@@ -52,6 +52,19 @@ def test_f2_all_that_was_there_is_kept_beside_what_takes_its_place(tmp_path: Pat
     assert names(tmp_path / "data.before-restore-2") == ["new"]
 
 
+def test_f4_the_authority_that_was_there_stays(tmp_path: Path) -> None:
+    """Nodes and people know the control plane by it; with another one all of them would be locked out."""
+    data = begun(tmp_path / "data")
+    (data / "ca").mkdir(mode=0o700)
+    (data / "ca" / "ca.pem").write_text("key")
+    (data / "ca" / "ca.pem").chmod(0o600)
+    restored(data)
+    assert names(data) == ["ca", "new"]
+    assert (data / "ca" / "ca.pem").read_text() == "key"
+    assert [(data / "ca" / name).stat().st_mode & 0o777 for name in (".", "ca.pem")] == [0o700, 0o600]
+    assert (tmp_path / "data.before-restore-1" / "ca" / "ca.pem").exists(), "what was there is kept as a whole"
+
+
 def test_f1_a_death_at_any_step_leaves_to_who_takes_the_folder_next_all_of_the_old_or_all_of_the_new(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

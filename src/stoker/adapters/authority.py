@@ -5,7 +5,8 @@ the roots before it. A site's own authority is the same file with the site's key
 has the certificates alone, for curl, browsers and Prometheus; it is written from `ca.pem` and never read.
 
 Rules: C1  of several control planes that make it at once all end up with the same one
-       C2  a key that others may read, or a certificate without its key, is refused and never replaced in silence
+       C2  a key that others may read, a certificate without its key, or no folder where nodes have joined already, is
+           refused and never replaced in silence
        C3  after a rotation both roots are trusted until the old one expires, and the new one is also signed by the old
            one (a cross certificate in every chain), so whoever trusts one of them trusts each new certificate
        C4  a node's certificate proves who a client is and never serves; a control plane's does both
@@ -78,12 +79,19 @@ class _Held:
 class Authority:
     """Authority of one cluster. Reading and writing its folder blocks for as long as a disk does."""
 
-    def __init__(self, folder: Path, now: Callable[[], Instant]) -> None:
-        """Read it, or make it where the folder has none. Raises: StokerError `authority_unusable`."""
+    def __init__(self, folder: Path, now: Callable[[], Instant], *, joined: int = 0) -> None:
+        """Read it, or make it where the folder has none. `joined`: nodes that are known by their keys (C2).
+
+        Raises: StokerError `authority_unusable`.
+        """
         self._path = folder / FILE_NAME
         self._now = now
         self._thread = BoundedThread("authority", (StokerError,))
         try:
+            if joined and not os.path.lexists(folder):
+                raise self._unusable(
+                    f"its folder isn't there, and {joined} node(s) have joined by it", _LOST.format(folder)
+                )
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not os.path.lexists(self._path):
                 self._make(folder)
@@ -110,11 +118,11 @@ class Authority:
         return _instant(self._held.root.not_valid_after_utc)
 
     @classmethod
-    async def opened(cls, folder: Path, now: Callable[[], Instant]) -> "Authority":
+    async def opened(cls, folder: Path, now: Callable[[], Instant], *, joined: int = 0) -> "Authority":
         """Read it or make it while others are served. Raises: StokerError `authority_unusable`."""
         thread = BoundedThread("authority", (StokerError,))
         try:
-            return await thread.ask(lambda: cls(folder, now), OPEN_S_MAX)
+            return await thread.ask(lambda: cls(folder, now, joined=joined), OPEN_S_MAX)
         except TookTooLong as fault:
             hint = "is the storage of that folder in order?"
             message = f"the certificate authority in {folder} can't be read: {fault}"
@@ -262,6 +270,10 @@ class Authority:
         return refusal_error("authority_unusable", message, hint, path=str(self._path))
 
 
+_LOST: Final = (
+    "put ca.pem of a copy into it; without one make an empty folder {}: another authority is made, every node joins "
+    "again and every person logs in again"
+)
 _WANTED: Final = "it is wanted as PEM: a private key without a password, then its certificate, then earlier roots"
 
 

@@ -32,6 +32,7 @@ from stoker.adapters.secret_keys import SecretKeys
 from stoker.api.http.app import create_app
 from stoker.api.http.server import serve_http
 from stoker.api.listen import bind, local_socket
+from stoker.brain.domain.access import Role
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.control.committer import LogTooNew
 from stoker.control.control_plane import active
@@ -107,7 +108,10 @@ async def _run(
             await leave_the_others(settings, ports, name, end)  # R5
         with _listeners(settings) as listeners:
             control = await recover_control(settings, log, history, ports, open_to_owner=open_to_owner)
-            await _serve(control, await server_tls(settings, ports.clock), listeners, stop, on_ready)
+            tokens = control.committer.state.tokens.values()
+            joined = sum(1 for token in tokens if token.role is Role.AGENT and token.node)
+            tls = await server_tls(settings, ports.clock, joined=joined)
+            await _serve(control, tls, listeners, stop, on_ready)
     finally:
         await history.close()
         await log.close()
@@ -164,10 +168,11 @@ def _listeners(settings: ControlSettings) -> Iterator[Sequence[socket.socket]]:
         yield tcp, local
 
 
-async def server_tls(settings: ControlSettings, clock: Clock) -> ServerTls | None:
+async def server_tls(settings: ControlSettings, clock: Clock, *, joined: int = 0) -> ServerTls | None:
     """Return the credentials to serve with, from the cluster's authority, which is made where there is none.
 
-    None = nothing is encrypted. Raises: StokerError `authority_unusable`.
+    `joined`: nodes that are known by their keys, for which there must be one. None = nothing is encrypted.
+    Raises: StokerError `authority_unusable`.
     """
     if not (settings.tls.grpc or settings.tls.http(settings.http.host)):
         return None
@@ -177,7 +182,7 @@ async def server_tls(settings: ControlSettings, clock: Clock) -> ServerTls | Non
         given = [host for host in (settings.http.host, settings.grpc.host) if host not in ("0.0.0.0", "::")]
         return list(dict.fromkeys([*filter(None, named), *given, *hosts_of_machine()]))
 
-    authority = await Authority.opened(settings.authority_dir.absolute(), clock.now)
+    authority = await Authority.opened(settings.authority_dir.absolute(), clock.now, joined=joined)
     return ServerTls(authority, settings.failover.name, hosts, clock)
 
 

@@ -6,6 +6,8 @@ Rules: F1  what comes is put together within the folder and takes the place of a
            moved aside. What is refused gets nothing put into it. A place where a disk is mounted is refused: nothing
            can be moved from it to beside it
        F3  it belongs to whoever owned the folder that was there, so that root may do this for another account
+       F4  the certificate authority that was there is there afterwards: no backup has it, and whoever has joined or
+           logged in knows the control plane by it
 """
 
 import os
@@ -28,6 +30,8 @@ from stoker.adapters.data_folder.ownership import hold_folder, unusable
 from stoker.brain.domain.errors import refusal_error
 from stoker.ports import HistoryFailed, LogFailed
 
+AUTHORITY_NAME: Final = "ca"
+"""The folder of the certificate authority in a data folder, unless settings name another place."""
 ASIDE_MAX: Final = 100
 """Folders of earlier restores beside the one in use."""
 
@@ -50,6 +54,8 @@ def restored_folder(path: Path, *, replace: bool) -> Iterator[Path]:
             undo.callback(_clear, path, is_new=is_new)
             _check(path, replace=replace)
             yield path
+            if (path / AUTHORITY_NAME).is_dir():
+                shutil.copytree(path / AUTHORITY_NAME, path / INCOMING_NAME / AUTHORITY_NAME)
             _give_to_owner(path)
             swap_all(path, _aside(path) if _others(path) else None)
             sync(path.parent)
@@ -101,7 +107,7 @@ def _clear(path: Path, *, is_new: bool) -> None:
 def _give_to_owner(path: Path) -> None:
     """Give what was put together to the folder's owner, before it takes its place (F1, F3)."""
     incoming, owner = path / INCOMING_NAME, path.stat()
-    for entry in (path / LOCK_NAME, *incoming.iterdir(), incoming):
+    for entry in (path / LOCK_NAME, *incoming.rglob("*"), incoming):
         if (owner.st_uid, owner.st_gid) != (os.geteuid(), os.getegid()):
             os.chown(entry, owner.st_uid, owner.st_gid)
         sync(entry)
