@@ -21,7 +21,7 @@ Rules: A3  an instruction of an older epoch than the stream's is ignored and cou
        A21 a task that asked for no memory may have the share of the node's that its CPUs or its GPUs are of the node's,
            whichever is more, and SHARE_MB_MIN at least
        A22 where the agent is root and its runner can make no cgroup, a start whose account isn't among those of the
-           settings ends `never_started`: what such a job leaves behind can't be told from other jobs
+           settings ends `account_refused`: what such a job leaves behind can't be told from other jobs
 """
 
 import asyncio

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from stoker.adapters.secret_keys import SecretKeys
 from stoker.cli.doctor import folder
 from stoker.cli.doctor.finding import CheckResult, Level
 
@@ -123,3 +124,14 @@ def test_a_slow_disk_is_told_with_its_time(median_s: float, level: Level) -> Non
     said = folder.sync_time(median_s, 1.0, 32)
     assert said.level is level
     assert f"{median_s * 1_000:.2f} ms" in said.what
+
+
+def test_a_key_of_secrets_that_others_may_read_or_that_is_copied_with_the_folder_is_wrong(tmp_path: Path) -> None:
+    data_dir, path = tmp_path / "data", tmp_path / "keys" / "secrets.key"
+    assert one(folder.secret_key(path, data_dir)).level is Level.OK
+    SecretKeys(path).seal("label", b"value", first=True)
+    assert one(folder.secret_key(path, data_dir)).level is Level.OK
+    path.chmod(0o644)
+    said = one(folder.secret_key(path, data_dir))
+    assert (said.level, "others may read it" in said.what, "chmod 600" in said.fix) == (Level.ERROR, True, True)
+    assert one(folder.secret_key(data_dir / "secrets.key", data_dir)).level is Level.ERROR

@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from stoker.adapters.data_folder.folder_swap import LOCK_NAME
 from stoker.adapters.data_folder.marks import ELSEWHERE_NAME, STORE_NAME, cluster_elsewhere, was_begun_elsewhere
 from stoker.adapters.history_sql.tables import HISTORY_NAME
+from stoker.adapters.secret_keys import SecretKeys
 from stoker.adapters.sqlite.history import cluster_in
 from stoker.adapters.sqlite.store import HISTORY_STEPS, LOG_STEPS, newer_schema
 from stoker.brain.domain.errors import StokerError
 from stoker.cli.clock import mono_s
-from stoker.cli.doctor.finding import Check, CheckResult, doubtful, fine, refusal, wrong
+from stoker.cli.doctor.finding import Check, CheckResult, doubtful, fine, refusal, unless_refused, wrong
 from stoker.cli.doctor.machine import account, words_of
 
 if TYPE_CHECKING:
@@ -249,6 +250,19 @@ def store(url: str, folder: Path) -> Iterator[CheckResult]:
         yield from database(url, folder) if url else in_folder(folder)
     except OSError as fault:
         yield doubtful(f"not looked at in {folder}: {fault.strerror}", "see what is said of data_dir")
+
+
+def secret_key(path: Path, folder: Path) -> Iterator[CheckResult]:
+    """Judge the file of the key of secrets, of a control plane with this data folder."""
+    if path.resolve().is_relative_to(folder.resolve()):
+        yield wrong(
+            f"{path} is in the data folder, so that each copy of that has secrets and key",
+            "let `secrets.key_file` name a file elsewhere, and move the key there",
+        )
+    elif os.path.lexists(path):
+        yield from unless_refused(SecretKeys(path).exported, f"the key of secrets is in {path}: keep a copy of it")
+    else:
+        yield fine(f"{path} isn't there: it is made with the first secret, or comes from a peer")
 
 
 def files(folder: Path) -> Iterator[CheckResult]:
