@@ -8,13 +8,16 @@ from enum import Enum, EnumType
 import msgspec
 import pytest
 
+from stoker.brain.domain.access import Role
 from stoker.brain.domain.errors import StokerError
+from stoker.brain.domain.tenant import Visibility
 from stoker.wire import endpoints
 from stoker.wire.client import calls
 from stoker.wire.client.calls import Answer, Steps
 from stoker.wire.client.http_message import Reply, Request, decoded
 from stoker.wire.rest.log import LogQuery
 from stoker.wire.rest.submit import JobBody
+from stoker.wire.rest.token import NewTokenBody
 
 
 def request_of(steps: Steps[object]) -> Request:
@@ -34,6 +37,31 @@ def answer_of(steps: Steps[Answer], *replies: Reply) -> Answer:
             answer: Answer = end.value
             return answer
     raise AssertionError("it goes on")
+
+
+OF_0_2_0 = {
+    "token": {"id": "a1", "role": "user", "tenant": None, "user": "ann", "comment": "", "principal": "user:ann"}
+    | {"created_at": "2026-11-29T04:00:00Z", "created_by": "user:local", "expires_at": None},
+    "tenant": {"id": "ml", "tenant_id": "ml", "name": "ml", "parent": "", "path": "ml", "email": "", "organization": ""}
+    | {"comment": "", "priority_tier": None, "priority_default": 500, "priority_max": None, "guaranteed_gpus": 0}
+    | {"max_gpus": None, "max_gpu_memory_mb": None, "max_cpu_cores": None, "max_memory_mb": None}
+    | {"max_concurrent_jobs": None, "max_pending_jobs": None, "max_runtime_minutes": None, "max_runtime_ms": None}
+    | {"borrow": True, "lend": True, "pending_jobs": 0, "limit_gpus": None, "borrowed_gpus": 0}
+    | {"used": {"gpus": 0, "gpu_memory_mb": 0, "cpu_cores": 0, "memory_mb": 0, "jobs": 0}},
+}
+"""Answers of that version: a pair is upgraded one by one, and people when they like."""
+
+
+def test_a_newer_client_reads_tokens_and_tenants_of_an_older_control_plane() -> None:
+    token, tenant = OF_0_2_0["token"], OF_0_2_0["tenant"]
+    text = json.dumps({"tokens": [token], "total": 1}).encode()
+    assert answer_of(calls.ask(endpoints.TOKENS), Reply(200, {}, text)).tokens[0].node is None
+    made = json.dumps({**token, "token": "stoker_a1_x"}).encode()
+    asked = calls.ask(endpoints.CREATE_TOKEN, body=NewTokenBody(role=Role.USER))
+    assert answer_of(asked, Reply(201, {}, made)).token == "stoker_a1_x", "it is shown this once"
+    text = json.dumps({"tenants": [tenant], "total": 1}).encode()
+    (seen,) = answer_of(calls.ask(endpoints.TENANTS), Reply(200, {}, text)).tenants
+    assert (seen.visibility, seen.nodes) == (Visibility.TENANT, ())
 
 
 def test_several_members_are_no_job() -> None:

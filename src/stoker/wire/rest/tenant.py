@@ -127,8 +127,9 @@ class TenantView(msgspec.Struct, frozen=True, kw_only=True):
     max_runtime_ms: int | None
     borrow: bool
     lend: bool
-    visibility: Visibility
-    nodes: tuple[str, ...]
+    visibility: Visibility = Visibility.TENANT
+    """0.2.0, which says nothing of it, lets all people of a tenant see and change its jobs."""
+    nodes: tuple[str, ...] = ()
     """Empty = all that the tenants above it may use."""
     used: AmountView
     pending_jobs: int

@@ -47,8 +47,9 @@ class TokenView(msgspec.Struct, frozen=True, kw_only=True):
     """None = bound to none."""
     user: str | None
     """None = the account of the node's agent, where that is allowed."""
-    node: str | None
-    """Of role `join` the nodes that may join with it; of role `agent` the node whose key this is. None = any."""
+    node: str | None = None
+    """Of role `join` the nodes that may join with it; of role `agent` the node whose key this is. None = any, as from
+    0.2.0, whose tokens name none."""
     comment: str
     principal: str
     """Whom the audit trail names for what is done with it."""
