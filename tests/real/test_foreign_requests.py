@@ -140,10 +140,10 @@ def test_what_is_no_request_gets_one_answer_and_leaves_no_traceback(
 
 
 def test_no_control_character_reaches_a_terminal_in_json_either(server: Served, tmp_path: Path) -> None:
-    name = "\x9b31m\x80\x9d0;title\x9c\x7f é"
+    name = "\x9b31m\x80\x9d0;title\x9c\x7f é \u202e\u2066\u2028"
     with Client(server.url, token=server.token) as client:
-        job = client.submit(JobBody(command="true", hold=True, name="x", comment=name)).id
-    for form in (["--json"], ["-o", "yaml"], []):
+        job = client.submit(JobBody(command="true", hold=True, name="x", comment=name, env={name: name})).id
+    for form in (["--json"], ["-o", "yaml"], ["-o", "wide"], []):
         done = subprocess.run(
             [sys.executable, "-m", "stoker", "status", job, *form],
             env=environment(tmp_path, STOKER_SERVER=server.url, STOKER_TOKEN=server.token),
@@ -152,7 +152,7 @@ def test_no_control_character_reaches_a_terminal_in_json_either(server: Served, 
             check=True,
         )
         text = done.stdout.decode()
-        assert [letter for letter in text if "\x7f" <= letter <= "\x9f"] == []
+        assert [letter for letter in text if "\x7f" <= letter <= "\x9f" or letter in "\u202e\u2066\u2028"] == []
         if form == ["--json"]:
             assert json.loads(text)["comment"] == name
 

@@ -10,7 +10,7 @@ from typing import Final
 
 import click
 
-from stoker.cli.display.safe_text import width
+from stoker.cli.display.safe_text import visible, width
 from stoker.cli.display.table import Column, Row, cell_text, painted, show_table
 from stoker.cli.display.terminal import is_terminal, paints, size
 from stoker.cli.options import with_options
@@ -73,7 +73,7 @@ def show_pairs(form: str, pairs: Pairs, value: object) -> None:
 
 def pair_lines(pairs: Pairs, *, paint: bool, room: int | None = None) -> list[str]:
     """Return a line for each pair; within a `room` of so many cells a long value goes on below itself."""
-    lines = [(key, cell_text(value)) for key, value in pairs]
+    lines = [(visible(key), cell_text(value)) for key, value in pairs]
     margin = max((len(key) for key, _ in lines), default=0) + 2
     shown = []
     for key, text in lines:

@@ -32,12 +32,13 @@ def _shown(letter: str) -> str:
     return _NAMED.get(letter) or escaped(letter)
 
 
-_UNESCAPED = re.compile("[\x7f-\x9f]")
-"""Control characters that JSON leaves as they are; some terminals act on them as on an escape and a letter."""
+_UNESCAPED = re.compile("[\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+"""What JSON leaves as it is: control characters, on which some terminals act as on an escape and a letter, line ends of
+Unicode, and marks that turn the direction of what follows."""
 
 
 def safe_json(text: str) -> str:
-    """Return JSON that means the same and holds no control characters but line ends."""
+    """Return JSON that means the same and holds nothing that acts on a terminal but its own line ends."""
     return _UNESCAPED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
