@@ -189,6 +189,14 @@ def join(story: Story, node: str, key: str, by: str) -> str:
     return answer.code if isinstance(answer, Refusal) else ",".join(type(event).__name__ for event in answer)
 
 
+def test_k5_nodes_that_join_leave_places_for_the_tokens_of_people() -> None:
+    story = Story(Policy(tokens_max=20))
+    assert create(story, token("j", Role.JOIN, node="gpu-*")) == ""
+    said = [join(story, f"gpu-{number}", f"k{number}", "j") for number in range(18)]
+    assert said == ["NodeJoined"] * 17 + ["too_many_tokens"]
+    assert [create(story, token(f"a{number}")) for number in range(3)] == ["", "", "too_many_tokens"]
+
+
 def test_k1_a_join_token_names_nodes_and_no_other_token_does() -> None:
     story = with_lab()
     assert create(story, token("a", Role.JOIN)) == "bad_token"

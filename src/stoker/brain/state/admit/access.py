@@ -6,6 +6,8 @@ Rules: K1  a token of role `user` or `lead` is bound to a tenant; those of progr
        K3  there are at most `tokens_max`; expired ones don't count, and are revoked when another is made
        K4  a node joins with a token that is good for its name. Once it has joined, another key under its name wants a
            join token that was made after that: one that leaked before opens nothing
+       K5  a tenth of all places is kept from nodes that join: who has a join token keeps no admin from making another
+           token, however many names it invents
 """
 
 import re
@@ -23,6 +25,8 @@ from stoker.brain.state.validation.fields import account_fault, comment_fault
 from stoker.brain.state.validation.lookups import tenant_fault
 
 _OF_NOBODY: Final = (Role.METRICS, Role.AGENT, Role.JOIN)
+_RESERVED_PART: Final = 10
+"""One of so many places isn't for nodes that join (K5)."""
 _ID: Final = re.compile(r"[a-z0-9]{1,16}")
 
 
@@ -35,7 +39,7 @@ def create(state: ClusterState, command: CreateToken, now: Instant) -> Answer:
         or account_fault(token.user)
         or comment_fault(token.comment, state.policy.text_bytes_max)
         or _expiry_fault(token, now)
-        or _full(state, len(expired))
+        or _full(state, len(expired), state.policy.tokens_max)
     )
     if fault:
         return fault
@@ -68,12 +72,12 @@ def _expiry_fault(token: Token, now: Instant) -> Refusal | None:
     return refuse("bad_token", "it would have expired already", hint, expires_ms=token.expires_at)
 
 
-def _full(state: ClusterState, expired: int) -> Refusal | None:
-    most = state.policy.tokens_max
+def _full(state: ClusterState, expired: int, most: int) -> Refusal | None:
     if len(state.tokens) - expired < most:
         return None
     hint = "revoke those that nobody uses: `stoker token list`, `stoker token revoke ID`"
-    return refuse("too_many_tokens", f"there are {most} tokens already, as many as are kept", hint, tokens_max=most)
+    message = f"there are {most} tokens and keys of nodes already, as many as are kept"
+    return refuse("too_many_tokens", message, hint, tokens_max=most)
 
 
 def join(state: ClusterState, command: JoinNode, now: Instant) -> Answer:
@@ -94,7 +98,10 @@ def join(state: ClusterState, command: JoinNode, now: Instant) -> Answer:
             copied = "`identity.json` and `joining.json` in the agent's data folder"
             hint = f"each node makes a key of its own: remove {copied}, and join again"
             return refuse("key_in_use", message, hint)
-        return _full(state, 0) or (NodeJoined(token=command.token, joined_with=shown.id),)
+        most = state.policy.tokens_max
+        return _full(state, 0, most - most // _RESERVED_PART) or (
+            NodeJoined(token=command.token, joined_with=shown.id),
+        )
     if known.digest == command.token.digest:
         return ()
     if shown.created_at <= known.created_at:
