@@ -10,8 +10,10 @@ import pytest
 from grpc import aio
 
 from stoker.adapters.clock import SystemClock
+from stoker.agent.identity import root_shown
 from stoker.agent.link_grpc import _REFUSALS, GrpcLink
 from stoker.agent.ports import LinkDown
+from stoker.brain.domain.errors import StokerError
 from stoker.control.control_plane import active
 from stoker.control.control_ports import ControlPorts
 from stoker.control.settings import GrpcSettings
@@ -66,6 +68,27 @@ async def test_the_address_that_answers_is_used() -> None:
 async def test_when_nobody_answers_every_address_is_named_with_its_reason() -> None:
     with pytest.raises(LinkDown, match=r"127\.0\.0\.1:1: unavailable.*; 127\.0\.0\.1:2: unavailable"):
         await GrpcLink(["127.0.0.1:1", "127.0.0.1:2"]).connect(contract.registration())
+
+
+async def test_an_agent_that_asks_in_plain_text_where_tls_is_spoken_is_told_how_to_join() -> None:
+    def hang_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """As a TLS server does that is sent anything else."""
+        writer.close()
+
+    server = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server:
+        with pytest.raises(LinkDown, match=r"if it speaks TLS, .* `stoker agent join`"):
+            await GrpcLink([f"127.0.0.1:{port}"]).connect(contract.registration())
+
+
+async def test_a_node_that_joins_where_no_tls_is_spoken_is_told_so() -> None:
+    token = f"stoker_aaaaaaaa_{'x' * 43}.{'y' * 42}A"
+    async with serving() as bench:
+        (address,) = bench.link.addresses.all
+        with pytest.raises(StokerError, match=rf"{address} speaks no TLS") as caught:
+            await asyncio.to_thread(root_shown, [address], token)
+    assert caught.value.refusal.code == "no_server"
 
 
 async def test_a_server_that_accepts_and_says_nothing_is_given_up() -> None:

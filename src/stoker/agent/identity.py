@@ -145,7 +145,10 @@ def root_shown(addresses: Sequence[str], token: str) -> bytes:
 
     proof = ServerProof(Credentials(token=token))
     if not proof.wants_root:
-        hint = "give the whole token that `stoker token create --role join` printed, with what stands after the dot"
+        hint = (
+            "give the whole token that `stoker token create --role join` printed, with what stands after the dot. If "
+            "it has none, its control plane has `tls.mode: off`: no node joins there, agents show a token of role agent"
+        )
         raise refusal_error("bad_token", "the token doesn't say by which authority the cluster proves itself", hint)
     faults = address_faults(addresses)
     if faults:
@@ -162,7 +165,8 @@ def root_shown(addresses: Sequence[str], token: str) -> bytes:
             ):
                 return ssl.DER_cert_to_PEM_cert(proof.learn_root(server, shown)).encode()
         except OSError as fault:
-            silent.append(f"{address}: {fault}")
+            is_plain = isinstance(fault, ssl.SSLError) and fault.reason == "WRONG_VERSION_NUMBER"
+            silent.append(f"{address} speaks no TLS" if is_plain else f"{address}: {fault}")
     hint = "is the control plane up, and its port open? It must speak TLS there (its `tls.mode` isn't off)"
     raise refusal_error("no_server", "; ".join(silent), hint)
 

@@ -70,6 +70,9 @@ _UNPROVED: Final = {
     "WRONG_VERSION_NUMBER": "speaks no TLS: its `tls.mode` is off, or something else listens there",
 }
 """What gRPC says of a handshake that failed, and what that means (K6)."""
+_HUNG_UP: Final = ("Socket closed", "Connection reset by peer")
+_MAY_BE_TLS: Final = "; if it speaks TLS, leave `control.insecure` out and let the node join: `stoker agent join`"
+"""To one who asked in plain text, which a server that speaks TLS ends without a word."""
 _OPTIONS: Final = (
     ("grpc.keepalive_time_ms", int(KEEPALIVE_S * 1_000)),
     ("grpc.keepalive_timeout_ms", int(KEEPALIVE_WAIT_S * 1_000)),
@@ -211,6 +214,8 @@ async def _open(
         welcome = await stub.RegisterAgent(message, timeout=timeout_s, metadata=aio.Metadata(*proof))
         session = _Session(address, channel, stub, welcome, aio.Metadata(*proof, (SESSION_KEY, welcome.session)))
     except aio.AioRpcError as error:
+        if identity is None and any(sign in (error.details() or "") for sign in _HUNG_UP):
+            raise LinkDown(_words(address, error) + _MAY_BE_TLS) from error
         raise _failure(address, error, _TOKEN_HINTS if identity is None else {}) from error
     finally:
         if session is None and channel is not None:  # refused, broken or cancelled: left open it would keep its socket
