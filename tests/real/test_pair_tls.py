@@ -4,6 +4,7 @@ import os
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -94,6 +95,37 @@ def test_peers_and_nodes_speak_tls_alone_and_a_take_over_finds_every_node_again(
     assert len(said) > 10_000, "something was heard"
     for word in (secret, token.partition(".")[0], "UNSEEN-IN-CLEAR", "VISIBLE", "stoker_"):
         assert word.encode() not in said, f"{word[:12]}... passed in clear"
+
+
+class Asked(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no types
+    """A server of everything, which notes what it is asked and answers nothing."""
+
+    def __init__(self) -> None:
+        self.methods: list[str] = []
+
+    def service(self, asked: grpc.HandlerCallDetails) -> None:
+        self.methods.append(asked.method)
+
+
+@pytest.mark.parametrize("proves", [False, True])
+def test_who_listens_in_the_place_of_a_peer_is_asked_only_after_he_has_proved_himself(
+    proves: bool, tmp_path: Path
+) -> None:
+    pair = Pair(tmp_path / "pair")
+    pair.extra = {"tls": {"mode": "auto"}}
+    alone, asked = pair.a, Asked()
+    authority = authority_in(pair.marker / "ca")
+    shown = authority if proves else authority_in(tmp_path / "another")
+    key, chain, *_ = shown.server("b", ["127.0.0.1", "localhost"])
+    server = grpc.server(ThreadPoolExecutor(2), handlers=[asked])
+    server.add_secure_port(f"127.0.0.1:{pair.b.grpc_port}", grpc.ssl_server_credentials([(key, chain)]))
+    server.start()
+    with pair:
+        alone.write(pair.settings_of(alone))
+        alone.start()
+        until(lambda: asked.methods or "handshake failed" in alone.output(), alone.output)
+        assert bool(asked.methods) is proves, asked.methods
+    server.stop(None)
 
 
 def test_a_node_is_no_peer_and_a_stranger_neither(tmp_path: Path) -> None:
