@@ -8,6 +8,7 @@ import sys
 from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 import pytest
@@ -68,6 +69,17 @@ def test_t1_nothing_from_outside_can_forge_a_line(form: str, evil: str) -> None:
     assert out.getvalue().count(b"\n") == 1
     assert b"\x1b" not in out.getvalue()
     assert b"\r" not in out.getvalue()
+
+
+@pytest.mark.parametrize("form", ["json", "text"])
+def test_t1_a_line_holds_nothing_that_acts_on_a_terminal(form: Literal["json", "text"]) -> None:
+    out, evil = BytesIO(), "\x1b[2J\x7f\x80\x9b31m\x9f\u061c\u200e\u2028\u202e\u2066\u2069"
+    StructuredTelemetry(FixedClock(), stream=out, format=form).event("task_submitted", job_name=f"{evil}é \u00a0 训练")
+    line = out.getvalue().decode()
+    assert set(line[:-1]) & set(evil) <= set("[2J31m")
+    assert "é \u00a0 训练" in line
+    shown = json.loads(line)["job_name"] if form == "json" else json.loads(line.split("job_name=")[1])
+    assert shown == f"{evil}é \u00a0 训练"
 
 
 def test_t2_any_value_becomes_a_line_and_a_long_one_is_cut() -> None:

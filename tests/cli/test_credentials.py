@@ -180,3 +180,11 @@ def test_the_authority_of_the_file_is_for_the_servers_of_the_file(config: Path) 
     with click.Context(probe) as ctx:
         assert credentials.credentials_for(ctx, HOME).ca_file == "/pems/ca.pem"
         assert credentials.credentials_for(ctx, "https://elsewhere:8080").ca_file == ""
+
+
+def test_a_join_takes_the_token_of_the_file_that_is_named_though_the_environment_has_one(tmp_path: Path) -> None:
+    words = ["agent", "join", "127.0.0.1:1", "--token-file", str(tmp_path / "none.token")]
+    done = CliRunner().invoke(root, words, env={"STOKER_TOKEN": GIVEN})
+    assert "bad_token_file" in done.output, done.output
+    done = CliRunner().invoke(root, [*words, "--token", TYPED], env={"STOKER_TOKEN": GIVEN})
+    assert "by --token or by --token-file" in done.output

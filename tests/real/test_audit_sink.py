@@ -60,6 +60,16 @@ async def test_t2_a_file_is_private_is_appended_to_and_is_opened_anew_after_a_ro
     await again.close()
 
 
+async def test_t4_no_row_acts_on_the_terminal_of_who_reads_it(tmp_path: Path) -> None:
+    path, evil = tmp_path / "audit.log", "\x9b31m\x85\u202e\x7f"
+    target = sink(f"file://{path}")
+    assert await target.send([(rows("ok")[0][0], json.dumps({"target": evil}, ensure_ascii=False).encode())]) == ""
+    await target.close()
+    assert path.read_bytes().isascii()
+    assert "\x7f" not in path.read_text()
+    assert json.loads(path.read_text()) == {"target": evil}
+
+
 async def test_t3_after_a_full_disk_no_line_is_torn_but_the_one_that_did_not_fit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ Rules: T1  `send` answers within SEND_S_MAX, whatever the target does: a thread 
        T2  a file is only appended to, one JSON object a line, readable by its owner alone, and synced after each batch;
            it is opened anew when its name stands for another file, as after a rotation
        T3  what was sent in part is sent again as a whole; the torn line before it ends in a newline
+       T4  a message holds nothing that acts on the terminal of who reads it
 Source: RFC 5424 (the syslog protocol), RFC 5426 (over UDP), RFC 6587, 3.4.1 (over TCP, with octet counting).
 """
 
@@ -18,6 +19,7 @@ from typing import Final, NamedTuple, Protocol
 from urllib.parse import urlsplit
 
 from stoker.adapters.bounded_thread import BoundedThread, TookTooLong
+from stoker.adapters.logs import safe_json
 from stoker.brain.domain.audit import AuditRow
 
 SEND_S_MAX: Final = 5.0
@@ -52,7 +54,7 @@ class TargetSink:
         self._thread = BoundedThread("stoker-audit", (OSError,))
 
     async def send(self, rows: Sequence[tuple[AuditRow, bytes]]) -> str:
-        sent = [SentRow(*each) for each in rows]
+        sent = [SentRow(row, safe_json(text)) for row, text in rows]
         try:
             await self._thread.ask(partial(self._target.write, sent), SEND_S_MAX)
         except TookTooLong as fault:

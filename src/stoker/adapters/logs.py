@@ -1,6 +1,7 @@
 """Log lines from telemetry calls, as JSON or text on standard output.
 
-Rules: T1  one call, one line: control characters are escaped, so nothing from outside can forge a line
+Rules: T1  one call, one line: control characters are escaped, those that JSON leaves as they are too, so nothing from
+           outside can forge a line, nor act on the terminal of who reads it
        T2  a field is cut at FIELD_CHARS_MAX and a line can't fail for what a field holds
        T3  a broken output (the reader of a pipe went away) is noted once in a metric and never stops the process
        T4  what a library says again and again is written once in REPEAT_S, with how often it was said since
@@ -38,6 +39,9 @@ PLACES_MAX: Final = 256
 _CUT: Final = "...[cut]"
 _RANK: Final[Mapping[str, int]] = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 _PLAIN: Final = re.compile(r"[^\s\"'=\\\x00-\x1f\x7f-\x9f\u2028\u2029]+")
+_UNSAFE: Final = re.compile(rb"\x7f|\xc2[\x80-\x9f]|\xd8\x9c|\xe2\x80[\x8e\x8f\xa8-\xae]|\xe2\x81[\xa6-\xa9]")
+"""In UTF-8 what JSON leaves as it is and terminals act on: control characters, line ends of Unicode, and marks that
+turn the direction of what follows."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -85,7 +89,7 @@ class StructuredTelemetry:
     def _write(self, level: Level, name: str, fields: Mapping[str, object]) -> None:
         if _RANK[level] < self._rank_min or self._broken:
             return
-        line = self._line(_timestamp(self._clock.now()), level, name, fields)
+        line = safe_json(self._line(_timestamp(self._clock.now()), level, name, fields))
         try:
             self._stream.write(line)
             self._stream.flush()
@@ -137,6 +141,11 @@ def library_logs(telemetry: StructuredTelemetry) -> Iterator[None]:
     finally:
         handler.close()
         logging.getLogger().removeHandler(handler)
+
+
+def safe_json(text: bytes) -> bytes:
+    """Return JSON that means the same, with nothing in it that acts on a terminal."""
+    return text if text.isascii() else _UNSAFE.sub(lambda found: b"\\u%04x" % ord(found[0].decode()), text)
 
 
 def _timestamp(at: Instant) -> str:

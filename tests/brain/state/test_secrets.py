@@ -7,6 +7,7 @@ from stoker.brain.domain.secret import (
     SECRETS_BYTES_MAX,
     SECRETS_MAX,
     SHARED,
+    TENANT_SECRETS_BYTES_MAX,
     TENANT_SECRETS_MAX,
     VALUE_BYTES_MAX,
     Secret,
@@ -71,11 +72,27 @@ def test_x2_a_cluster_keeps_so_many_and_so_many_bytes() -> None:
             record = secret(f"S{each}", tenant=name)
             story.state.secrets[record.id] = record
     assert story.refused(SetSecret(by=ANNA, secret=secret("A"))).facts["secrets_max"] == SECRETS_MAX
-    story = Story()
+    story = with_lab()
+    each = TENANT_SECRETS_BYTES_MAX // VALUE_BYTES_MAX
     for number in range(SECRETS_BYTES_MAX // VALUE_BYTES_MAX):
+        name = TenantName(f"t{number // each}")
+        if number % each == 0:
+            story.do(PutTenant(by=ANNA, tenant=Tenant(name=name), create=True))
+        put(story, secret(f"S{number}", tenant=name, size=VALUE_BYTES_MAX))
+    full = story.refused(SetSecret(by=ANNA, secret=secret("A", tenant=LAB, size=1)))
+    assert full.facts["bytes_max"] == SECRETS_BYTES_MAX
+    put(story, secret("S0", tenant=TenantName("t0"), size=VALUE_BYTES_MAX))
+
+
+def test_x2_a_tenant_fills_its_own_share_of_the_bytes_and_not_those_of_others() -> None:
+    story = with_lab()
+    for number in range(TENANT_SECRETS_BYTES_MAX // VALUE_BYTES_MAX):
         put(story, secret(f"S{number}", size=VALUE_BYTES_MAX))
-    assert story.refused(SetSecret(by=ANNA, secret=secret("A", size=1))).facts["bytes_max"] == SECRETS_BYTES_MAX
+    refusal = story.refused(SetSecret(by=ANNA, secret=secret("A", size=1)))
+    assert refusal.code == "too_many_secrets"
+    assert refusal.facts["bytes_max"] == TENANT_SECRETS_BYTES_MAX
     put(story, secret("S0", size=VALUE_BYTES_MAX))
+    put(story, secret("A", tenant=LAB, size=VALUE_BYTES_MAX))
 
 
 def test_a_deleted_secret_is_as_one_that_never_was() -> None:

@@ -25,6 +25,8 @@ JOB_SECRETS_MAX: Final = 32
 """Of one job; more are refused."""
 TENANT_SECRETS_MAX: Final = 200
 """Of one tenant; one more is refused."""
+TENANT_SECRETS_BYTES_MAX: Final = 512 << 10
+"""All values of one tenant together, an eighth of those of the cluster; what goes beyond it is refused."""
 SECRETS_MAX: Final = 2_000
 """Of the cluster; one more is refused."""
 SECRETS_BYTES_MAX: Final = 4 << 20

@@ -67,6 +67,8 @@ def join(addresses: str, path: Path | None, flags: dict[str, object], form: str,
     token, token_file, name = given["token"], given["token_file"], given["name"]
     if token:
         hide(token)
+    if token_file is not None and token == os.environ.get("STOKER_TOKEN"):
+        token = None  # a flag wins over the environment, which may hold the token of the person who types
     if (token is None) == (token_file is None):
         raise click.UsageError("give the join token, by --token or by --token-file")
     quiet_grpc()

@@ -2,7 +2,8 @@
 
 Rules: X1  a name is that of a variable, and its tenant exists; a value is neither empty nor longer than
            `VALUE_BYTES_MAX`
-       X2  there are at most `TENANT_SECRETS_MAX` of one tenant, `SECRETS_MAX` in all, and `SECRETS_BYTES_MAX` of values
+       X2  there are at most `TENANT_SECRETS_MAX` of one tenant and `SECRETS_MAX` in all, and so many bytes of values of
+           one tenant and in all, so that no tenant takes the places of others
        X3  a secret that waiting jobs name may be deleted: they wait until it is there again
 """
 
@@ -11,6 +12,7 @@ from stoker.brain.domain.secret import (
     SECRET_NAME,
     SECRETS_BYTES_MAX,
     SECRETS_MAX,
+    TENANT_SECRETS_BYTES_MAX,
     TENANT_SECRETS_MAX,
     VALUE_BYTES_MAX,
     Secret,
@@ -60,16 +62,19 @@ def _size_fault(secret: Secret) -> Refusal | None:
 
 def _full(state: ClusterState, secret: Secret) -> Refusal | None:
     others = [each for each in state.secrets.values() if each.id != secret.id]
-    of_tenant = sum(each.tenant == secret.tenant for each in others)
+    of_tenant = [each for each in others if each.tenant == secret.tenant]
     hint = "delete those that nobody uses: `stoker secret list`, `stoker secret delete NAME`"
-    for number, most, words in (
-        (of_tenant, TENANT_SECRETS_MAX, f"of tenant {secret.tenant}, as many as one may have"),
-        (len(others), SECRETS_MAX, "already, as many as are kept"),
+    for known, most, bytes_max, whose in (
+        (of_tenant, TENANT_SECRETS_MAX, TENANT_SECRETS_BYTES_MAX, f"of tenant {secret.tenant}"),
+        (others, SECRETS_MAX, SECRETS_BYTES_MAX, "of all tenants"),
     ):
-        if number >= most:
-            return refuse("too_many_secrets", f"there are {most} secrets {words}", hint, secrets_max=most)
-    total, most = secret.size + sum(each.size for each in others), SECRETS_BYTES_MAX
-    if total <= most:
-        return None
-    message = f"the values of all secrets would have {total} bytes together; at most {most} are kept"
-    return refuse("too_many_secrets", message, hint, bytes=total, bytes_max=most)
+        if len(known) >= most:
+            message = f"there are {most} secrets {whose}, as many as are kept"
+            return refuse("too_many_secrets", message, hint, secrets_max=most)
+        total = secret.size + sum(each.size for each in known)
+        if total > bytes_max:
+            message = (
+                f"the values of the secrets {whose} would have {total} bytes together; at most {bytes_max} are kept"
+            )
+            return refuse("too_many_secrets", message, hint, bytes=total, bytes_max=bytes_max)
+    return None
