@@ -8,6 +8,7 @@ import pytest
 from stoker.api.http import jobs as http_jobs
 from stoker.api.http.responses import ANSWER_BYTES_MAX, BodyBudget
 from stoker.brain.domain.access import OWNER
+from stoker.brain.domain.errors import StokerError
 from stoker.control.access import Sights
 from stoker.control.queries.job_details import listed_jobs
 from stoker.control.rate_limit import LISTS_OPEN_MAX
@@ -374,12 +375,26 @@ async def test_bodies_that_are_on_their_way_are_bounded_together_and_what_is_ove
     plane: Plane,
 ) -> None:
     plane.app.state.bodies = bodies = BodyBudget(1_000)
-    bodies.take(900)
+    bodies.take("somebody", 900)
     reply = await plane.ask("POST", JOBS, {"command": "x" * 200})
     assert (reply.status, reply.json["code"], reply.headers["retry-after"]) == (503, "overloaded", "1")
     assert bodies.held == 900
     assert (await plane.ask("POST", JOBS, {"command": "x"})).status == 201
     assert bodies.held == 900
+
+
+async def test_bodies_of_one_tenant_that_are_on_their_way_leave_room_for_those_of_others(plane: Plane) -> None:
+    plane.app.state.bodies = bodies = BodyBudget(1_000, share_max=250)
+    bodies.take("vision", 250)
+    with pytest.raises(StokerError) as full:
+        bodies.take("vision", 1)
+    assert full.value.refusal.code == "overloaded"
+    assert (await plane.ask("POST", JOBS, {"command": "x" * 200})).status == 201
+    assert (await plane.ask("POST", JOBS, {"command": "x" * 250})).status == 503
+    assert bodies.held == 250
+    bodies.give("vision", 250)
+    bodies.take("vision", 250)
+    assert BodyBudget().share_max * 4 == BodyBudget().bytes_max
 
 
 @pytest.mark.parametrize("field", ["name", "workdir", "user", "image", "command"])

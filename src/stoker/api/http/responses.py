@@ -37,8 +37,10 @@ from stoker.wire.endpoints import JSON, KEY_HEADER, REPLAYED_HEADER
 from stoker.wire.rest.decode import decode_body, decode_query
 from stoker.wire.rest.problem import MEDIA_TYPE, problem_of
 
-BODIES_BYTES_MAX: Final = 256 * 1024 * 1024
+BODIES_BYTES_MAX: Final = 128 << 20
 """Of all bodies together that are still on their way; what goes beyond it is refused with `overloaded`."""
+BODIES_SHARE_MAX: Final = BODIES_BYTES_MAX // 4
+"""Of those of one tenant, or of one principal that has none."""
 _MIB: Final = 1024 * 1024
 ANSWER_BYTES_MAX: Final = 4 << 20
 """Of the rows of one answer: 1,000 usual jobs have 1 MiB."""
@@ -170,20 +172,36 @@ class ListResponse(Response):
 class BodyBudget:
     """Bytes of request bodies in memory that aren't whole yet, which slow senders hold for long."""
 
-    def __init__(self, bytes_max: int = BODIES_BYTES_MAX) -> None:
-        self.bytes_max = bytes_max
+    def __init__(self, bytes_max: int = BODIES_BYTES_MAX, share_max: int = BODIES_SHARE_MAX) -> None:
+        self.bytes_max, self.share_max = bytes_max, share_max
         self.held = 0
+        self._of: dict[str, int] = {}
+        """The same of each tenant, or principal without one, so that nobody fills the places of others."""
 
-    def take(self, size: int) -> None:
+    def take(self, whose: str, size: int) -> None:
         """Raises: StokerError `overloaded`."""
-        if self.held + size > self.bytes_max:
-            raise refusal_error(
-                "overloaded",
-                f"{self.held // _MIB} MiB of requests are on their way, of at most {self.bytes_max // _MIB} MiB",
-                "try again in a second, or send less at once",
-                bytes_max=self.bytes_max,
-            )
+        for held, most, words in (
+            (self._of.get(whose, 0), self.share_max, f"requests of {whose}"),
+            (self.held, self.bytes_max, "requests"),
+        ):
+            if held + size > most:
+                raise refusal_error(
+                    "overloaded",
+                    f"{held // _MIB} MiB of {words} are on their way, of at most {most // _MIB} MiB",
+                    "try again in a second, or send less at once",
+                    bytes_max=most,
+                )
+        self._add(whose, size)
+
+    def give(self, whose: str, size: int) -> None:
+        """Return what was taken: the body is whole, or won't be."""
+        self._add(whose, -size)
+
+    def _add(self, whose: str, size: int) -> None:
         self.held += size
+        self._of[whose] = self._of.get(whose, 0) + size
+        if not self._of[whose]:
+            del self._of[whose]
 
 
 async def body_of(request: Request, *also: str) -> bytes:
@@ -195,6 +213,8 @@ async def body_of(request: Request, *also: str) -> bytes:
     if declared.isdigit() and int(declared) > BODY_BYTES_MAX:
         raise too_large()
     bodies: BodyBudget = request.app.state.bodies
+    caller = caller_of(request)
+    whose = caller.tenant or caller.principal
     chunks: list[bytes] = []
     size = 0
     try:
@@ -203,11 +223,11 @@ async def body_of(request: Request, *also: str) -> bytes:
                 raise too_large()
             if chunk and not size:
                 _check_media_type(request.headers.get("content-type", ""), also)
-            bodies.take(len(chunk))
+            bodies.take(whose, len(chunk))
             size += len(chunk)
             chunks.append(chunk)
     finally:
-        bodies.held -= size
+        bodies.give(whose, size)
     return b"".join(chunks)
 
 
