@@ -1,6 +1,7 @@
 """The file with the keys of secrets, rules Y1 to Y5."""
 
 import os
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,12 @@ def test_y2_a_file_that_others_may_read_is_refused_until_it_is_closed(tmp_path: 
     assert f"chmod 600 {path}" in refusal.hint
     path.chmod(0o600)
     assert keys.open("t/a/n", sealed) == VALUE  # Y5
+
+
+def test_what_is_no_file_is_told_and_nobody_waits_for_it(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe", 0o600)
+    for path in (tmp_path / "pipe", tmp_path):
+        assert "it isn't a file" in refused(partial(SecretKeys(path).seal, "a", b"b", first=True)).message
 
 
 def test_the_key_of_another_cluster_is_told(tmp_path: Path) -> None:

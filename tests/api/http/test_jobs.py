@@ -386,15 +386,11 @@ async def test_bodies_that_are_on_their_way_are_bounded_together_and_what_is_ove
 async def test_bodies_of_one_tenant_that_are_on_their_way_leave_room_for_those_of_others(plane: Plane) -> None:
     plane.app.state.bodies = bodies = BodyBudget(1_000, share_max=250)
     bodies.take("vision", 250)
-    with pytest.raises(StokerError) as full:
+    with pytest.raises(StokerError, match="requests of vision"):
         bodies.take("vision", 1)
-    assert full.value.refusal.code == "overloaded"
     assert (await plane.ask("POST", JOBS, {"command": "x" * 200})).status == 201
     assert (await plane.ask("POST", JOBS, {"command": "x" * 250})).status == 503
     assert bodies.held == 250
-    bodies.give("vision", 250)
-    bodies.take("vision", 250)
-    assert BodyBudget().share_max * 4 == BodyBudget().bytes_max
 
 
 @pytest.mark.parametrize("field", ["name", "workdir", "user", "image", "command"])

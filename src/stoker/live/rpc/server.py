@@ -9,6 +9,8 @@ Rules: G1  a port that another program has is refused (gRPC's own default would 
        G3  strangers are bounded: connections in all, the time in which one must begin to speak HTTP/2, calls of one
            connection at once
        G4  a handshake is answered with the newest certificate; connections that are open stay
+       G5  gRPC is told of a certificate once. For each that it is told of it makes its TLS anew, and where it does so
+           while handshakes fail, as those of strangers who say nothing, the process dies (seen with grpcio 1.85)
 """
 
 import asyncio
@@ -137,13 +139,35 @@ def _listen(server: aio.Server, host: str, port: int, setting: str, credentials:
 
 def _credentials(tls: ServerTls, *, asks: bool) -> grpc.ServerCredentials:
     """The credentials of a listener, which asks for its callers' certificates or for none (G4)."""
+    certificates = CertificateNews(tls, asks=asks)
+    first = certificates()
+    assert first is not None, "nothing was told yet"
+    return grpc.dynamic_ssl_server_credentials(
+        first,
+        certificates,  # type: ignore[arg-type]  # None = the one before, which the stubs leave out
+        require_client_authentication=asks,
+    )
 
-    def newest() -> grpc.ServerCertificateConfiguration:
-        held = tls.credentials
-        roots = tls.authority.roots if asks else None
-        return grpc.ssl_server_certificate_configuration([(held.key, held.chain)], roots)
 
-    return grpc.dynamic_ssl_server_credentials(newest(), newest, require_client_authentication=asks)
+class CertificateNews:
+    """The certificate to serve with from now on, whenever that is another one than before (G4, G5).
+
+    gRPC asks it at each handshake, from its own threads.
+    """
+
+    def __init__(self, tls: ServerTls, *, asks: bool) -> None:
+        self._tls = tls
+        self._asks = asks
+        self._told: tuple[bytes, bytes, bytes | None] | None = None
+
+    def __call__(self) -> grpc.ServerCertificateConfiguration | None:
+        held = self._tls.credentials
+        now = held.key, held.chain, self._tls.authority.roots if self._asks else None
+        if now == self._told:
+            return None
+        self._told = now
+        key, chain, roots = now
+        return grpc.ssl_server_certificate_configuration([(key, chain)], roots)
 
 
 def _add_health(server: aio.Server, *, for_peers: bool) -> health_aio.HealthServicer:
