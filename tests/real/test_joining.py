@@ -175,6 +175,18 @@ def test_without_a_certificate_nobody_reaches_the_service_of_agents(control: Con
     assert fault.value.code() is grpc.StatusCode.UNAVAILABLE
 
 
+def test_strangers_who_hang_up_in_the_middle_of_a_handshake_end_nothing(control: ControlProcess) -> None:
+    roots = authority_in(control.folder / "ca").roots
+    ports = control.grpc_port, node_port(f"127.0.0.1:{control.grpc_port}", roots)
+    for _ in range(3):
+        strangers = [socket.create_connection(("127.0.0.1", ports[number % 2]), 10) for number in range(300)]
+        time.sleep(0.5)  # their handshakes have begun
+        for stranger in strangers:
+            stranger.close()
+    time.sleep(0.5)
+    test_people_ask_by_grpc_with_a_token_over_tls(control)
+
+
 def test_people_ask_by_grpc_with_a_token_over_tls(control: ControlProcess) -> None:
     roots = grpc.ssl_channel_credentials(authority_in(control.folder / "ca").roots)
     with grpc.secure_channel(f"127.0.0.1:{control.grpc_port}", roots) as channel:

@@ -13,6 +13,8 @@ from grpc import aio
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from stoker.adapters.authority import Authority
+from stoker.adapters.clock import SystemClock
 from stoker.adapters.entropy import SystemEntropy
 from stoker.api.rpc import callers as live_callers
 from stoker.brain.domain.access import Role
@@ -25,6 +27,7 @@ from stoker.control.audit_trail import AuditTrail
 from stoker.control.settings import HttpSettings
 from stoker.live.rpc import server as rpc_server
 from stoker.live.settings.control import ControlSettings
+from stoker.live.tls import ServerTls
 from stoker.wire.gen import agent_pb2 as pb
 from stoker.wire.gen import job_pb2
 from stoker.wire.gen.agent_pb2_grpc import SchedulerServiceStub
@@ -181,6 +184,17 @@ async def test_strangers_who_connect_and_say_nothing_keep_nobody_out_for_long(
         await asyncio.wait(ends, timeout=30)
         assert all(each.done() for each in ends), "who never began to speak HTTP/2 is closed"
         await asyncio.gather(*ends, return_exceptions=True)
+
+
+@pytest.mark.parametrize("asks", [False, True])
+def test_grpc_is_told_of_a_certificate_once_and_of_the_next_one_too(tmp_path: Path, asks: bool) -> None:
+    """Told anew at each handshake it died of strangers who hang up in the middle of theirs: G5."""
+    clock = SystemClock()
+    tls = ServerTls(Authority(tmp_path, clock.now), "a", lambda: ["localhost"], clock)
+    certificates = rpc_server.CertificateNews(tls, asks=asks)
+    assert [certificates() is not None for _ in range(3)] == [True, False, False]
+    tls.credentials = tls.authority.server("a", ["localhost"])
+    assert [certificates() is not None for _ in range(3)] == [True, False, False]
 
 
 async def test_streams_that_want_no_token_are_bounded_and_give_their_place_back(

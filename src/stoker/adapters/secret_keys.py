@@ -117,9 +117,16 @@ class SecretKeys:
         return self._keys
 
     def _read(self) -> dict[str, bytes]:
-        with self._path.open("rb") as file:
-            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
-            content = file.read(_BYTES_MAX)
+        # Without O_NONBLOCK a pipe would wait for a writer, and everybody with it.
+        fd = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            status = os.fstat(fd)
+            if not stat.S_ISREG(status.st_mode):
+                raise self._unusable("it isn't a file", "put a copy of the file there")
+            content = os.read(fd, _BYTES_MAX)
+        finally:
+            os.close(fd)
+        mode = stat.S_IMODE(status.st_mode)
         if mode & 0o077:  # Y2
             hint = f"chmod 600 {self._path}; whoever read it can read every secret of a log or backup that he has: "
             raise self._unusable(f"others may read it (mode {mode:04o})", f"{hint}set those anew that matter")
