@@ -290,14 +290,14 @@ def test_a_certificate_that_expires_in_the_middle_of_a_stream_ends_it_and_its_jo
 ) -> None:
     agent = AgentProcess(tmp_path, control, name="expired")
     assert joined(agent, control, join_token(control, "expired"))[0] == 0
-    short_lived(agent, 12, due=False)
+    short_lived(agent, 20, due=False)
     with agent:
         until(lambda: _state(control, "expired") == "ready", "the node is served")
         with control.client() as client:
             client.label("expired", {"expired": "here"}, [])
         job = submit(control, "sleep 60", where="expired=here")
         until_state(control, job, "running")
-        until(lambda: "certificate of node expired has expired" in agent.output(), "the agent is told")
+        until(lambda: "certificate of node expired has expired" in agent.output(), "the agent is told", 60)
         until(lambda: _state(control, "expired") == "unreachable", "it isn't let in again")
         agent.kill()
         assert joined(agent, control, join_token(control, "expired"))[0] == 0, "the way back"

@@ -55,14 +55,16 @@ def starts_are_sent_again_and_no_record_is_looked_at(patch: Patch) -> None:
     """Every line of defence at once, since any one of them would do."""
     real = Outbox.open
 
-    def forgetful(box: Outbox, node: NodeName, reported: Iterable[TaskKey], push: Push) -> InstructionStream:
-        return real(box, node, (), push)
+    def forgetful(
+        box: Outbox, node: NodeName, reported: Iterable[TaskKey], push: Push, *, private: bool
+    ) -> InstructionStream:
+        return real(box, node, (), push, private=private)
 
     def instruct(box: Outbox, line: InstructionStream, job: Job, attempt: Attempt, task: Task) -> None:
         key = TaskKey(job.id, attempt.number, task.placement.rank)
         if attempt.stop is None and key not in line.started:
             line.started[key] = None
-            line.push(box._start(key, job, attempt, task))
+            line.push(box._start(key, job, attempt, task, {}))
 
     async def start(runner: RunnerProcess, task: StartTask) -> None:
         runner.machine.records[task.start.key] = task
@@ -83,7 +85,7 @@ def instructions_leave_before_the_inventory_was_compared(patch: Patch) -> None:
 
     def hasty(sessions: Sessions, session: str) -> AgentStream:
         stream = real(sessions, session)
-        sessions.outbox.open(stream.node, (), stream._outgoing.push)
+        sessions.outbox.open(stream.node, (), stream._outgoing.push, private=True)
         return stream
 
     patch.setattr(Sessions, "attach", hasty)

@@ -165,7 +165,7 @@ def _attempt(*ranks: tuple[str, tuple[str, ...]], port: int = 0) -> tuple[Job, A
 def test_a_job_sees_its_gpus_by_uuid_in_pci_order_whatever_it_set_itself() -> None:
     """Faults 47, 48, 52: binding by index, in an order that CUDA doesn't share."""
     job, attempt = _attempt(("n1", ("GPU-b", "GPU-a")))
-    env = task_environment(job, attempt, 0, {})
+    env = task_environment(job, attempt, 0, {}, {})
     assert env["CUDA_VISIBLE_DEVICES"] == env["NVIDIA_VISIBLE_DEVICES"] == "GPU-b,GPU-a"
     assert env["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
     assert env["MINE"] == "1"
@@ -178,18 +178,18 @@ def test_a_job_may_ask_for_integers() -> None:
 
     job = replace(job, spec=replace(job.spec, visible=Visible.INDEX))
     gpus = [Gpu(uuid=GpuUuid(f"GPU-{c}"), index=i, model="m", memory_mb=1) for i, c in enumerate("ab")]
-    assert task_environment(job, attempt, 0, {NodeName("n1"): gpus})["CUDA_VISIBLE_DEVICES"] == "1,0"
+    assert task_environment(job, attempt, 0, {NodeName("n1"): gpus}, {})["CUDA_VISIBLE_DEVICES"] == "1,0"
 
 
 def test_a_job_without_gpus_sees_none() -> None:
     job, attempt = _attempt(("n1", ()))
-    env = task_environment(job, attempt, 0, {})
+    env = task_environment(job, attempt, 0, {}, {})
     assert (env["CUDA_VISIBLE_DEVICES"], env["NVIDIA_VISIBLE_DEVICES"]) == ("", "void")
 
 
 def test_ranks_know_their_place_in_the_gang() -> None:
     job, attempt = _attempt(("n1", ("a",)), ("n1", ("b",)), ("n2", ("c",)), port=20_123)
-    envs = [task_environment(job, attempt, rank, {}) for rank in range(3)]
+    envs = [task_environment(job, attempt, rank, {}, {}) for rank in range(3)]
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "NNODES")
     assert [tuple(env[name] for name in names) for env in envs] == [
         ("0", "3", "0", "2", "0", "2"),
