@@ -47,12 +47,13 @@ class Cluster:
         self.grew = threading.Condition()
 
     def submit(self, key: str) -> JobView:
-        if key not in self.keys:
-            self.keys[key] = str(len(self.jobs) + 1)
-            made = job(int(self.keys[key]), state=JobState.RUNNING, attempts=(attempt(1),), ended_at=None)
-            self.jobs[made.id] = made
-            self.orders.append("submit")
-        return self.jobs[self.keys[key]]
+        with self.grew:  # each request has a thread of its own
+            if key not in self.keys:
+                self.keys[key] = str(len(self.jobs) + 1)
+                made = job(int(self.keys[key]), state=JobState.RUNNING, attempts=(attempt(1),), ended_at=None)
+                self.jobs[made.id] = made
+                self.orders.append("submit")
+            return self.jobs[self.keys[key]]
 
     def end(self, job_id: str) -> None:
         self.jobs[job_id] = job(int(job_id), state=JobState.SUCCEEDED, attempts=(attempt(1),), exit_code=0)

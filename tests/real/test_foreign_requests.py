@@ -56,11 +56,20 @@ def test_a_page_of_another_site_changes_nothing_though_it_sends_no_origin(server
     assert posted(server, JOB, Sec_Fetch_Site="none")[0] == 201
 
 
+FORM = "application/x-www-form-urlencoded"
+
+
 @pytest.mark.parametrize(
-    "media_type", ["text/plain", "multipart/form-data; boundary=x", "application/x-www-form-urlencoded"]
+    ("media_type", "more"),
+    [
+        ("text/plain", {}),
+        ("multipart/form-data; boundary=x", {}),
+        (FORM, {"Sec_Fetch_Site": "same-origin"}),
+        (FORM, {"Referer": "http://127.0.0.1/"}),
+    ],
 )
-def test_a_body_that_is_said_to_be_no_json_is_refused(server: Served, media_type: str) -> None:
-    status, refusal = posted(server, JOB, Content_Type=media_type)
+def test_a_body_that_is_said_to_be_no_json_is_refused(server: Served, media_type: str, more: dict[str, str]) -> None:
+    status, refusal = posted(server, JOB, Content_Type=media_type, **more)
     assert (status, refusal["code"]) == (415, "unsupported_media_type")
     assert repr(media_type.partition(";")[0]) in refusal["message"]
     assert "Content-Type: application/json" in refusal["hint"]
@@ -69,8 +78,9 @@ def test_a_body_that_is_said_to_be_no_json_is_refused(server: Served, media_type
 @pytest.mark.parametrize(
     "media_type", ["application/json", "Application/JSON; charset=utf-8", "application/merge-patch+json"]
 )
-def test_a_body_that_is_said_to_be_json_or_nothing_is_read(server: Served, media_type: str) -> None:
+def test_a_body_that_is_said_to_be_json_or_nothing_or_comes_from_curl_is_read(server: Served, media_type: str) -> None:
     assert posted(server, JOB, Content_Type=media_type)[0] == 201
+    assert posted(server, JOB, Content_Type=FORM)[0] == 201, "what curl says of any body, and no browser's form"
     assert posted(server, JOB)[0] == 201
 
 

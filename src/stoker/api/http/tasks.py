@@ -1,6 +1,5 @@
 """REST routes for tasks: the same jobs in the dgpu dialect."""
 
-from typing import Final
 
 import msgspec
 from starlette.requests import Request
@@ -50,8 +49,6 @@ from stoker.wire.rest.task import (
     task_view,
 )
 
-FORM: Final = "application/x-www-form-urlencoded"
-"""What curl says of any body unless it is told otherwise, as those who wrote for this dialect did."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -61,7 +58,7 @@ def routes(control: ControlPlane) -> Routes:
     @router.serve(endpoints.SUBMIT_TASK, *BODY, *SUBMIT, *KEYED, *CHANGE)
     async def submit_task(request: Request) -> Response:
         """Submit a job in the dgpu dialect."""
-        caller, data = caller_of(request), await body_of(request, FORM)
+        caller, data = caller_of(request), await body_of(request)
         body = decode_body(TaskBody, data)
         spec = owned(control.committer.state, caller, task_spec(body, home=caller.home))
         answer = await submitted(control, caller, (spec,), key_of(request, data, "tasks"))
