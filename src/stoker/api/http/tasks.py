@@ -1,6 +1,5 @@
 """REST routes for tasks: the same jobs in the dgpu dialect."""
 
-
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
