@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 BASE = "http://127.0.0.1:8080"
 MODES = [pytest.param(mode, 60, marks=pytest.mark.heavy, id=mode) for mode in ("positive", "negative")]
 """How requests are made, and how many per path and method. Only to learn the document takes twenty seconds."""
-ROLE_EXAMPLES = [2, pytest.param(40, marks=pytest.mark.heavy)]
+ROLE_EXAMPLES = [2, pytest.param(10, marks=pytest.mark.heavy)]
 """Of those who may do less: most is refused by the role or the tenant alone."""
 ROLES = ("admin", "lead", "anna", "bert", "viewer", "guest", "prometheus", "agent", "joiner", "nobody")
 OURS = ("host", "origin", "authorization")
