@@ -26,7 +26,7 @@ from stoker.brain.domain.ids import NodeName, Position, TenantName
 from stoker.brain.domain.job import Job, JobSpec
 from stoker.brain.domain.sight import Sight
 from stoker.brain.domain.tenant import NO_TENANT, PRIORITY_UNTIERED_MAX, Visibility, is_within, priority_cap
-from stoker.brain.domain.units import NEVER, SECOND_MS
+from stoker.brain.domain.units import NEVER, SECOND_MS, Instant
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.codec import Fact
 from stoker.brain.state.events.access import NodeKeyReplaced, TokenRevoked
@@ -71,27 +71,31 @@ class Access:
             raise self._unknown()
         return Caller(principal=token.principal, role=token.role, tenant=token.tenant, user=token.user, token=token.id)
 
-    def node(self, name: NodeName, key_digest: str) -> Caller:
+    def node(self, name: NodeName, key_digest: str, proved_until: Instant) -> Caller:
         """Return the node that showed a certificate for this key. Raises: StokerError `node_key_unknown`."""
         token = self._token(key_digest)
         if token is None or token.node != name or token.role is not Role.AGENT:
             raise node_key_unknown(name)
-        return Caller(principal=token.principal, role=token.role, token=token.id)
+        return Caller(principal=token.principal, role=token.role, token=token.id, proved_until=proved_until)
 
     def holds(self, caller: Caller) -> bool:
-        """Return whether the token of this caller is still good; a caller that was let in without one may stay."""
+        """Return whether what this caller showed is still good; a caller that was let in without it may stay."""
         if not caller.token:
             return True
         token = self._committer.state.tokens.get(caller.token)
-        return token is not None and not self._is_over(token)
+        return token is not None and not self._is_over(token) and not self.is_unproved(caller)
+
+    def is_unproved(self, caller: Caller) -> bool:
+        """Return whether the certificate of this caller has expired since it showed it."""
+        return caller.proved_until != NEVER and self._committer.now() >= caller.proved_until
 
     def check(self, caller: Caller) -> None:
-        """Refuse a caller whose token was revoked, or has expired, since the request came. Raises: `token_unknown`."""
+        """Refuse a caller for whom `holds` is over since the request came. Raises: StokerError `token_unknown`."""
         if not self.holds(caller):
             raise token_unknown()
 
     async def watch(self, caller: Caller) -> None:
-        """Wait until the token of this caller is no longer good: at once when it is revoked, for ever without one."""
+        """Wait until `holds` is over for this caller: at once when its token is revoked, for ever without one."""
         while self.holds(caller):
             try:
                 async with asyncio.timeout(self._left_s(caller)):
@@ -115,9 +119,10 @@ class Access:
     def _left_s(self, caller: Caller) -> float | None:
         """Seconds until it may be worth a look again; None = there is nothing to wait for."""
         token = self._committer.state.tokens.get(caller.token)
-        if token is None or token.expires_at == NEVER:
+        ends = [each for each in (token.expires_at if token else NEVER, caller.proved_until) if each != NEVER]
+        if not ends:
             return None
-        return min(LOOK_MAX_S, max(0.001, (token.expires_at - self._committer.now()) / SECOND_MS))
+        return min(LOOK_MAX_S, max(0.001, (min(ends) - self._committer.now()) / SECOND_MS))
 
     def _applied(self, _state: ClusterState, _position: Position, fact: Fact) -> None:
         if isinstance(fact.event, TokenRevoked | NodeKeyReplaced | ClockMoved):

@@ -89,6 +89,8 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     user: str = ""
     token: TokenId = TokenId("")
     """Empty = no token was wanted."""
+    proved_until: Instant = NEVER
+    """When the certificate expires by which it proved itself. NEVER = it showed none."""
 
     @property
     def account(self) -> str:

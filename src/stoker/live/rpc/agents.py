@@ -11,7 +11,7 @@ Rules: A1  every call wants the certificate of a node that has joined, or withou
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Final
 
 from stoker.api.rpc.callers import Callers, Context, is_on_this_machine
@@ -19,7 +19,6 @@ from stoker.api.rpc.status import refusal_of, refusing
 from stoker.brain.domain.access import Caller, Role, Token
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.brain.domain.ids import NodeName, Principal, node_principal
-from stoker.brain.domain.units import NEVER, SECOND_MS, Instant
 from stoker.brain.state.commands import JoinNode
 from stoker.control.access import Access, certificate_expired, node_key_unknown, not_allowed, token_unknown
 from stoker.live.control_plane import LiveControlPlane
@@ -34,8 +33,6 @@ from stoker.wire.token import fresh_token, id_of
 
 SESSION_KEY: Final = "stoker-session"
 """Metadata of the two streams: the session that RegisterAgent answered."""
-EXPIRY_LOOK_S: Final = 60.0
-"""Between two looks at the wall clock, which may be set meanwhile, for the end of a certificate."""
 _HINT: Final = "is the agent of this version?"
 
 
@@ -82,7 +79,7 @@ class AgentService(SchedulerServiceServicer):
         """The refusal of an agent whose certificate, key or token is no longer good."""
         if self._tls is None:
             return token_unknown()
-        return certificate_expired(node) if self._access.holds(agent) else node_key_unknown(node)
+        return certificate_expired(node) if self._access.is_unproved(agent) else node_key_unknown(node)
 
     def _agent(self, context: Context) -> Caller:
         """Return the agent that calls (A1). Raises: StokerError."""
@@ -91,7 +88,7 @@ class AgentService(SchedulerServiceServicer):
         node = self._tls.caller("node", context.auth_context())
         if node is None:
             raise not_allowed("this certificate is no node's", "`stoker agent join` gets one")
-        return self._access.node(NodeName(node.subject), node.key_digest)
+        return self._access.node(NodeName(node.subject), node.key_digest, node.ends_at)
 
     async def TaskFinished(self, request: pb.TaskFinishedRequest, context: Context) -> pb.TaskFinishedResponse:
         async with refusing(context, _HINT):
@@ -106,12 +103,11 @@ class AgentService(SchedulerServiceServicer):
     ) -> AsyncIterator[pb.ControlMessage]:
         async with refusing(context, _HINT):
             agent = self._agent(context)
-            ends_at = self._ends_at(context)
             private = self._tls is not None or is_on_this_machine(context.peer())
             stream = self._sessions.attach(_session(context), agent.token, private=private)
             reading = asyncio.create_task(self._read(request_iterator, stream))
             try:
-                with self._while_good(agent, ends_at, lambda: stream.close(self._gone(agent, stream.node).refusal)):
+                with self._while_good(agent, lambda: stream.close(self._gone(agent, stream.node).refusal)):
                     async for message in stream.outgoing():
                         yield _encode(message)
                 if reading.done():
@@ -141,10 +137,11 @@ class AgentService(SchedulerServiceServicer):
             stream = self._sessions.opened(_session(context), agent.token)
             reading = asyncio.create_task(self._read_chunks(request_iterator, stream))
             try:
-                with self._while_good(agent, self._ends_at(context), stream.log.close):
+                with self._while_good(agent, stream.log.close):
                     async for request in stream.log.requests():
                         yield codec.encode_log_request(request)
-                self._access.check(agent)
+                if not self._access.holds(agent):
+                    raise self._gone(agent, stream.node)
             finally:
                 reading.cancel()
 
@@ -155,26 +152,15 @@ class AgentService(SchedulerServiceServicer):
         except codec.Malformed:
             return  # whoever waits for the chunk is answered by its own limit
 
-    def _ends_at(self, context: Context) -> Instant:
-        """When the certificate of the agent that calls expires; NEVER without one."""
-        node = None if self._tls is None else self._tls.caller("node", context.auth_context())
-        return NEVER if node is None else node.ends_at
-
     @contextmanager
-    def _while_good(self, agent: Caller, ends_at: Instant, close: Callable[[], None]) -> Iterator[None]:
+    def _while_good(self, agent: Caller, close: Callable[[], None]) -> Iterator[None]:
         """A2: calls `close` when the token or certificate stops being good in here."""
         if not agent.token:
             yield
             return
 
         async def watch() -> None:
-            clock = self._control.clock
-            while ends_at == NEVER or clock.now() < ends_at:
-                left_s = EXPIRY_LOOK_S if ends_at == NEVER else min(EXPIRY_LOOK_S, (ends_at - clock.now()) / SECOND_MS)
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(left_s):
-                        await self._access.watch(agent)
-                        break
+            await self._access.watch(agent)
             close()
 
         watching = asyncio.create_task(watch())
