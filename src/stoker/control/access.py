@@ -20,7 +20,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from stoker.brain.domain.access import OWNER, Caller, Role, Token
+from stoker.brain.domain.access import OWNER, PROGRAMS, SUBMITTERS, Caller, Role, Token
 from stoker.brain.domain.errors import Refusal, StokerError, refusal_error, refuse
 from stoker.brain.domain.ids import NodeName, Position, TenantName
 from stoker.brain.domain.job import Job, JobSpec
@@ -35,10 +35,6 @@ from stoker.control.committer import Committer
 from stoker.control.rate_limit import WrongTokens
 from stoker.wire.token import digest_of, token_in
 
-NO_READERS: Final = (Role.METRICS, Role.AGENT, Role.JOIN)
-"""Roles of programs and machines, which see no job of anybody."""
-_WHO_CHANGE: Final = (Role.USER, Role.LEAD)
-"""Roles beside admins that submit jobs, and change those that they see in full."""
 LOOK_MAX_S: Final = 60.0
 """Longest wait for an expiry before the clock is read again."""
 
@@ -133,31 +129,38 @@ class Access:
 
 def reaches(state: ClusterState, caller: Caller, tenant: TenantName) -> bool:
     """Return whether the caller sees more of the jobs of this tenant than that they are there (K3)."""
-    if caller.role is Role.ADMIN:
-        return True
-    if caller.role in NO_READERS:
-        return False
-    return not caller.tenant or is_within(state.tenants, tenant, caller.tenant)
+    of_all = sight_of_all(caller)
+    return is_within(state.tenants, tenant, caller.tenant) if of_all is None else of_all > Sight.REDUCED
 
 
 def sight_of(state: ClusterState, caller: Caller, tenant: TenantName, account: str) -> Sight:
     """Return how much the caller sees of a job of this person in this tenant (K3, K6)."""
-    if caller.role is Role.ADMIN:
-        return Sight.FULL
-    if not reaches(state, caller, tenant):
+    of_all = sight_of_all(caller)
+    if of_all is not None:
+        return of_all
+    if not is_within(state.tenants, tenant, caller.tenant):
         return Sight.REDUCED
     if caller.role is Role.LEAD or (caller.role is Role.USER and account == caller.account):
         return Sight.FULL
     theirs = state.tenants.get(tenant)
     is_shared = theirs is not None and theirs.visibility is Visibility.TENANT
-    return Sight.FULL if is_shared and caller.tenant else Sight.OUTLINE
+    return Sight.FULL if is_shared else Sight.OUTLINE
+
+
+def sight_of_all(caller: Caller) -> Sight | None:
+    """Return how much the caller sees of every job, also of a forgotten one; None = that depends on the job."""
+    if caller.role is Role.ADMIN:
+        return Sight.FULL
+    if caller.role in PROGRAMS:
+        return Sight.REDUCED
+    return None if caller.tenant else Sight.OUTLINE
 
 
 def may_submit(state: ClusterState, caller: Caller, tenant: TenantName) -> bool:
     """Return whether the caller submits jobs to this tenant."""
     if caller.role is Role.ADMIN:
         return True
-    return caller.role in _WHO_CHANGE and is_within(state.tenants, tenant, caller.tenant)
+    return caller.role in SUBMITTERS and is_within(state.tenants, tenant, caller.tenant)
 
 
 def is_of(state: ClusterState, caller: Caller, tenant: TenantName) -> bool:
@@ -171,14 +174,7 @@ class Sights:
     def __init__(self, state: ClusterState, caller: Caller) -> None:
         self._state, self._caller = state, caller
         self._known: dict[tuple[TenantName, bool], Sight] = {}
-        self.of_all: Sight | None = None
-        """What it sees of every job, also of those that nobody remembers; None = that depends on the job."""
-        if caller.role is Role.ADMIN:
-            self.of_all = Sight.FULL
-        elif caller.role in NO_READERS:
-            self.of_all = Sight.REDUCED
-        elif not caller.tenant:
-            self.of_all = Sight.OUTLINE
+        self.of_all = sight_of_all(caller)
 
     def __call__(self, job: Job) -> Sight:
         """Return what the caller sees of this job."""
@@ -218,7 +214,7 @@ def check_read(state: ClusterState, caller: Caller, job: Job, least: Sight) -> S
 
 def check_change(state: ClusterState, caller: Caller, job: Job) -> None:
     """Refuse to change a job of another tenant, or of somebody else. Raises: StokerError `not_allowed`."""
-    if caller.role is not Role.ADMIN and caller.role not in _WHO_CHANGE:
+    if caller.role is not Role.ADMIN and caller.role not in SUBMITTERS:
         raise not_allowed(f"a token of role {caller.role} changes no jobs", _ADMIN_HINT)
     check_read(state, caller, job, Sight.FULL)
 

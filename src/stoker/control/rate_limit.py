@@ -111,7 +111,7 @@ class ListSlots:
         self._made, self._open = ConcurrencyLimit(LISTS_MADE_MAX), ConcurrencyLimit(LISTS_OPEN_MAX)
 
     def made(self, caller: Caller) -> AbstractAsyncContextManager[None]:
-        return self._made.taken(caller.tenant or caller.principal)
+        return self._made.taken(caller.sharer)
 
     def open(self, caller: Caller) -> AbstractAsyncContextManager[None]:
         return self._open.taken(caller.principal)

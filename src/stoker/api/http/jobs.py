@@ -192,7 +192,7 @@ async def _specs(control: ControlPlane, caller: Caller, members: dict[str, msgsp
             specs.append(spec_for(control, caller, decode_body(JobBody, element, at), now, at))
         except StokerError as fault:
             raise of_index(fault, index) from fault
-        read += len(bytes(element))
+        read += memoryview(element).nbytes
         if len(specs) % BODIES_PER_TURN == 0 or read >= BYTES_PER_TURN:
             read = 0
             await control.clock.sleep(0)

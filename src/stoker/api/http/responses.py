@@ -217,8 +217,7 @@ async def body_of(request: Request) -> bytes:
     if declared.isdigit() and int(declared) > BODY_BYTES_MAX:
         raise too_large()
     bodies: BodyBudget = request.app.state.bodies
-    caller = caller_of(request)
-    whose = caller.tenant or caller.principal
+    whose = caller_of(request).sharer
     chunks: list[bytes] = []
     size = 0
     try:

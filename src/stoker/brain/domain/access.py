@@ -42,6 +42,12 @@ class Role(StrEnum):
     AGENT = "agent"
 
 
+PROGRAMS: Final = (Role.METRICS, Role.AGENT, Role.JOIN)
+"""Roles of programs and machines, which are of no tenant and see no job of anybody."""
+SUBMITTERS: Final = (Role.USER, Role.LEAD)
+"""Roles beside admins that submit jobs, each to the tenant that it is bound to, and change those they see in full."""
+
+
 class Token(msgspec.Struct, frozen=True, kw_only=True):
     """Record of one access token, without its text, or of the key by which a node is known."""
 
@@ -96,6 +102,11 @@ class Caller(msgspec.Struct, frozen=True, kw_only=True):
     def account(self) -> str:
         """The person behind it, as `Job.account` names whose a job is."""
         return account_of(self.user, self.principal)
+
+    @property
+    def sharer(self) -> str:
+        """Tenant or, without one, principal whose share of what all have together this caller takes."""
+        return self.tenant or self.principal
 
     @property
     def home(self) -> TenantName:

@@ -11,9 +11,9 @@ from stoker.brain.domain.ids import GpuUuid, JobId, NodeName
 from stoker.brain.domain.units import NEVER, Instant
 
 NODE_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,63}")
+"""Names of nodes: host names with dots, dashes and capitals, safe in a path, a label and a table."""
 NODE_GLOB: Final = re.compile(r"[A-Za-z0-9._*?-]{1,63}")
 """A name, or a pattern of names with `*` and `?`."""
-"""Names of nodes: host names with dots, dashes and capitals, safe in a path, a label and a table."""
 ROOT: Final = "root"
 UNREAD_MAX: Final = 1_024
 

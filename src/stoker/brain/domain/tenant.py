@@ -57,7 +57,7 @@ class Tenant(msgspec.Struct, frozen=True, kw_only=True):
     """Empty = at the top. It never changes."""
     quota: Quota = msgspec.field(default_factory=Quota)
     tier: Tier | None = None
-    """None = that of its parent; at the top 500 by default, without a cap."""
+    """None = that of its parent; at the top 500 by default, and at most `PRIORITY_UNTIERED_MAX` but for admins."""
     visibility: Visibility = Visibility.OWNER
     """Of its jobs, not of those beneath it."""
     email: str = ""

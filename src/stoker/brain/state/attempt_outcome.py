@@ -170,7 +170,7 @@ def _next_try(
 
 
 def _is_free(job: Job, attempt: Attempt, cause: EndCause, policy: Policy) -> bool:
-    """E9"""
+    """Return whether a start that its node refused costs the job nothing (E9)."""
     may_start_again = job.spec.requeue or _nothing_ran(attempt)
     return cause in REFUSALS and may_start_again and len(job.attempts) < policy.attempts_max
 

@@ -159,8 +159,9 @@ class Indexes:
         assert changed is not None, "a change has a before or an after"
         if waiting:
             self.usage_ledger.wait(changed.spec.tenant, waiting)
-        if _is_open(old) is not _is_open(new):
-            self._follow_memory(changed, _is_open(old), _is_open(new))
+        was_open, is_open = _is_open(old), _is_open(new)
+        if was_open is not is_open:
+            self._follow_memory(changed, was_open, is_open)
         if changed.members is not None:
             self._follow_array(changed.id)
         else:

@@ -22,7 +22,7 @@ from stoker.brain.domain.sight import Sight
 from stoker.brain.state.codec import Fact
 from stoker.brain.state.events.row import Audience
 from stoker.brain.state.events.union import row_of
-from stoker.control.access import Sights, is_of, sight_of
+from stoker.control.access import is_of, sight_of, sight_of_all
 from stoker.control.control_plane import ControlPlane
 from stoker.control.feed import Entry
 from stoker.control.queries.job_lookup import record_of
@@ -37,7 +37,7 @@ class VisibleEvents:
     def __init__(self, control: ControlPlane, caller: Caller, entries: AsyncIterator[Entry]) -> None:
         # Whose a tenant is, is looked up anew for each fact: tenants come and go while somebody listens.
         self._control, self._caller = control, caller
-        self._of_all = Sights(control.committer.state, caller).of_all
+        self._of_all = sight_of_all(caller)
         self._entries = entries
         self.passed: Position | None = None
         """The newest fact that was looked at, heard or not."""

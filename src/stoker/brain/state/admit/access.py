@@ -13,7 +13,7 @@ Rules: K1  a token of role `user` or `lead` is bound to a tenant; those of progr
 import re
 from typing import Final
 
-from stoker.brain.domain.access import Role, Token
+from stoker.brain.domain.access import PROGRAMS, SUBMITTERS, Role, Token
 from stoker.brain.domain.errors import Refusal, refuse
 from stoker.brain.domain.ids import NodeName
 from stoker.brain.domain.node import NODE_GLOB, NODE_NAME
@@ -24,7 +24,6 @@ from stoker.brain.state.events.access import NodeJoined, NodeKeyReplaced, TokenC
 from stoker.brain.state.validation.fields import account_fault, comment_fault
 from stoker.brain.state.validation.lookups import tenant_fault
 
-_OF_NOBODY: Final = (Role.METRICS, Role.AGENT, Role.JOIN)
 _RESERVED_PART: Final = 10
 """One of so many places isn't for nodes that join (K5)."""
 _ID: Final = re.compile(r"[a-z0-9]{1,16}")
@@ -49,10 +48,10 @@ def create(state: ClusterState, command: CreateToken, now: Instant) -> Answer:
 
 
 def _bound_fault(state: ClusterState, token: Token) -> Refusal | None:
-    if token.role in (Role.USER, Role.LEAD) and not token.tenant:
+    if token.role in SUBMITTERS and not token.tenant:
         hint = "name one (`--tenant default`), or make a token of another role"
         return refuse("bad_token", f"a token of role {token.role} is bound to a tenant, and none is named", hint)
-    if token.role in _OF_NOBODY and (token.tenant or token.user):
+    if token.role in PROGRAMS and (token.tenant or token.user):
         hint = "leave `--tenant` and `--user` out: what it opens is of the whole cluster"
         return refuse("bad_token", f"a token of role {token.role} has no tenant and no user", hint)
     if token.role is Role.JOIN and not NODE_GLOB.fullmatch(token.node):
