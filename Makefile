@@ -35,7 +35,7 @@ test: setup-dev
 ## make test-heavy the tests that need longer: many seeds, kill loops at full length, virtual machines, properties with more examples
 test-heavy: setup-dev
 	@$(PY) -m compileall -q src
-	@$(PY) -m pytest -q -m "heavy or hypothesis" --hypothesis-profile thorough -n $(WORKERS) --dist worksteal $(ARGS)
+	@$(PY) -m pytest -q -m "heavy or hypothesis" --hypothesis-profile thorough --timeout 600 -n $(WORKERS) --dist worksteal $(ARGS)
 
 ## make check      formatting, lint, types, import contracts, taste, generated files; writes nothing
 check: lint types

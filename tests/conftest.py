@@ -25,7 +25,7 @@ settings.register_profile(
 )
 # On a developer's machine chance may find something new; a build must say the same thing twice.
 settings.load_profile("ci" if os.environ.get("CI") else "here")
-settings.register_profile("thorough", max_examples=500)  # of `make test-heavy`, in other respects as the one loaded
+settings.register_profile("thorough", max_examples=200)  # of `make test-heavy`, in other respects as the one loaded
 
 
 TERMINAL = frozenset({"COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "TERM"})

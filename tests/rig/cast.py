@@ -70,14 +70,15 @@ class Cast(ABC):
         """A client's request, in the background: its answer may never come."""
         self._begin(work, self._clients)
 
-    def later(self, work: Coroutine[Any, Any, None]) -> None:
+    def later(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Something that the world does by itself after a while."""
-        self._begin(work, self._errands)
+        return self._begin(work, self._errands)
 
-    def _begin(self, work: Coroutine[Any, Any, None], among: set[asyncio.Task[None]]) -> None:
+    def _begin(self, work: Coroutine[Any, Any, None], among: set[asyncio.Task[None]]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
         among.add(task)
         task.add_done_callback(lambda task: self._ended(task, among))
+        return task
 
     def _ended(self, task: "asyncio.Task[None]", among: set[asyncio.Task[None]]) -> None:
         among.discard(task)

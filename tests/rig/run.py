@@ -69,8 +69,7 @@ async def play(
         with watched(cluster):
             await cluster.start()
             await found(cluster)
-            if history_fails:
-                cluster.later(_break_history(cluster, random.Random(seed)))
+            breaking = cluster.later(_break_history(cluster, random.Random(seed))) if history_fails else None
             for _ in range(steps):
                 for _ in range(dice.choice([0, 1, 1, 4])):
                     act(cluster)
@@ -80,6 +79,8 @@ async def play(
                     await one_fault(cluster, faults)
                 if forgetting and dice.random() < 0.1:
                     await forget_any(cluster)
+            if breaking is not None:
+                breaking.cancel()
             cluster.disk.archive.fault = ""
             await cluster.clock.sleep(1.0)  # what was asked last arrives before what follows
             await resume_all(cluster)
