@@ -39,6 +39,8 @@ BULK = 1_000
 MEMBERS = 10_000
 JOBS_PER_S, BULK_JOBS_PER_S, ARRAY_MS = 2_500, 10_000, 100
 LISTED = 1_000
+LIST_MS = 200
+FLOOR = "floor: `stoker --version`"
 TLS_PART = 0.8
 """Of what the same costs without TLS, as a rate."""
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -329,6 +331,32 @@ def report_tls(plain: Control, secured: Control, seconds: float, rounds: int) ->
         base = statistics.median(each.per_s for each in found[name])
         print(row(f"{what}, plain", found[name], 0, base))
         print(row(f"{what}, TLS", found[f"{name} over TLS"], round(TLS_PART * base), base))
+    took = measured_typed(rounds * 3, plain, secured)
+    print("\n| a process of its own | ms, median | longest | must |\n|---|---:|---:|---|")
+    for command, each in took.items():
+        most = "" if command == FLOOR else f"{LIST_MS} ms: {'yes' if statistics.median(each) <= LIST_MS else 'NO'}"
+        print(f"| {command} | {statistics.median(each):.0f} | {max(each):.0f} | {most} |")
+
+
+def measured_typed(rounds: int, plain: Control, secured: Control) -> dict[str, list[float]]:
+    """Milliseconds of commands as they are typed, in turns."""
+    words = ("list", "--limit", str(LISTED))
+    commands = {
+        FLOOR: (plain, ("--version",)),
+        f"`stoker {' '.join(words)}`, plain": (plain, words),
+        f"`stoker {' '.join(words)}`, TLS": (secured, words),
+    }
+    took: dict[str, list[float]] = {name: [] for name in commands}
+    for _ in range(rounds):
+        for name, (control, typed) in commands.items():
+            environ = {**os.environ, "STOKER_SERVER": control.url, "STOKER_TOKEN": control.access.asking}
+            if control.tls:
+                environ["STOKER_CA_FILE"] = str(control.folder / "ca" / "ca.crt")
+            began = time.perf_counter()
+            done = subprocess.run([sys.executable, "-m", "stoker", *typed], env=environ, capture_output=True, text=True)
+            took[name].append((time.perf_counter() - began) * 1e3)
+            assert done.returncode == 0, done.stderr
+    return took
 
 
 def _bulk(control: Control) -> bytes:

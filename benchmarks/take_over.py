@@ -1,6 +1,6 @@
 """How long from kill -9 of the active control plane to the first acknowledged write of the other one?
 
-Run: `PYTHONPATH=src:. python -m benchmarks.take_over [--kills 20] [--profiles fast default] [--store URL]`. Two
+Run: `PYTHONPATH=src:. python -m benchmarks.take_over [--kills 20] [--profiles fast default] [--store URL] [--tls]`. Two
 control planes, two agents with 50 running processes, somebody who submits all the time. After each kill the next one
 waits until the in-sync set has both members again. At the end everything is reckoned: no acknowledged job lost, none
 started twice, no running process disturbed, exit codes kept; a run that doesn't hold this has no figure.
@@ -27,11 +27,11 @@ def bound_s(timing: Timing) -> float:
     return timing.look_s + timing.expiry_s + timing.look_s
 
 
-def killed(profile: str, store: str, kills: int, running: int) -> tuple[list[float], int]:
+def killed(profile: str, kills: int, running: int, *, store: str, tls: bool) -> tuple[list[float], int]:
     """Seconds of each take-over, and how many jobs were acknowledged meanwhile."""
     with (
         tempfile.TemporaryDirectory(prefix="stoker-bench-") as folder,
-        Pair(Path(folder) / "pair", profile=profile, store=store) as pair,
+        Pair(Path(folder) / "pair", profile=profile, store=store, tls=tls) as pair,
     ):
         pair.start()
         work = begin(pair, running=running)
@@ -50,15 +50,19 @@ def main() -> None:
     parser.add_argument("--profiles", nargs="+", choices=tuple(TIMINGS), default=list(TIMINGS))
     parser.add_argument("--running", type=int, default=RUNNING, help="processes that run through all of it")
     parser.add_argument("--store", default="", help="URL of a database that both use; empty = a log for each")
+    parser.add_argument("--tls", action="store_true", help="over certificates of their own authority")
     asked = parser.parse_args()
+    if asked.store and asked.tls:
+        parser.error("--tls: without --store")
     if asked.store and len(asked.profiles) > 1:
         parser.error("name one of --profiles: each wants an empty database")
     where = "one PostgreSQL" if asked.store else "a log for each, mode sync"
+    where += ", TLS" if asked.tls else ", plain text"
     print(f"{machine()}; {fsyncs_per_second(Path(tempfile.gettempdir())):,.0f} fdatasync/s; {where}\n")
     print("| profile | kills | median s | shortest | longest | timers alone, at most | acknowledged meanwhile |")
     print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
     for profile in asked.profiles:
-        took, acknowledged = killed(profile, asked.store, asked.kills, asked.running)
+        took, acknowledged = killed(profile, asked.kills, asked.running, store=asked.store, tls=asked.tls)
         print(
             f"| {profile} | {len(took)} | {statistics.median(took):.2f} | {min(took):.2f} | {max(took):.2f} "
             f"| {bound_s(TIMINGS[profile]):.2f} | {acknowledged} |",

@@ -4,7 +4,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -80,6 +80,19 @@ class AgentProcess:
             words = [sys.executable, "-m", "stoker", "agent", "-c", str(self.settings)]
             env = {**os.environ, **self.environ}
             self._process = started(words, out=output, env=env, limits=self.limits, from_scratch=self.from_scratch)
+        return self
+
+    def know(self, addresses: Sequence[str], *, token_file: Path | None = None, join_token: str = "") -> Self:
+        """Let it know these control planes: in plain text with the token of that file, or over TLS, after it joined."""
+        known = [line for line in self.settings.read_text().splitlines() if not line.startswith("control:")]
+        if token_file is not None:
+            self.environ["STOKER__CONTROL__TOKEN_FILE"] = str(token_file)
+            quoted = ", ".join(f"'{address}'" for address in addresses)
+            self.write(*known, f"control: {{addresses: [{quoted}], insecure: true}}")
+            return self
+        self.write(*known)
+        status, said = self.join(",".join(addresses), join_token)
+        assert status == 0, said
         return self
 
     def join(self, addresses: str, token: str) -> tuple[int, str]:

@@ -108,14 +108,18 @@ class Half:
     def output(self) -> str:
         return self._out.read_text(errors="replace") if self._out.exists() else ""
 
+    def connection(self, timeout_s: float) -> http.client.HTTPConnection:
+        """Not made yet. Raises: OSError when it speaks TLS and has no authority yet."""
+        if self.authority is None:
+            return http.client.HTTPConnection(self.host, self.http_port, timeout=timeout_s)
+        context = ssl.create_default_context(cafile=str(self.authority))
+        return http.client.HTTPSConnection(self.host, self.http_port, timeout=timeout_s, context=context)
+
     def ask(
         self, method: str, path: str, body: object = None, *, timeout_s: float = 10.0, **headers: str
     ) -> tuple[int, Any]:
         """One request on a connection of its own. Raises: OSError, http.client.HTTPException."""
-        client = http.client.HTTPConnection(self.host, self.http_port, timeout=timeout_s)
-        if self.authority is not None:
-            context = ssl.create_default_context(cafile=str(self.authority))
-            client = http.client.HTTPSConnection(self.host, self.http_port, timeout=timeout_s, context=context)
+        client = self.connection(timeout_s)
         try:
             return ask_on(client, method, path, body, {"authorization": f"Bearer {self.token}", **headers})
         finally:
@@ -148,8 +152,10 @@ class Half:
 class Pair:
     """Both halves, their marker, and who asks them."""
 
-    def __init__(self, folder: Path, *, profile: str = "fast", mode: str = "sync", store: str = "") -> None:
-        """`store`: URL of a database that both use. Empty = a log for each."""
+    def __init__(
+        self, folder: Path, *, profile: str = "fast", mode: str = "sync", store: str = "", tls: bool = False
+    ) -> None:
+        """`store`: URL of a database that both use; empty = a log for each. `tls`: nothing is said in plain text."""
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self.marker = folder / "marker"
@@ -157,6 +163,10 @@ class Pair:
         self.halves = (Half(folder, "a"), Half(folder, "b"))
         self.profile, self.mode, self.store = profile, mode, store
         self.agent_token = folder / "agent-token"
+        self.tls = tls
+        if tls:
+            for half in self.halves:
+                half.authority = self.marker / "ca" / "ca.crt"
         self.extra: dict[str, object] = {}
         """More settings of both."""
         self.agents: list[AgentProcess] = []
@@ -182,7 +192,8 @@ class Pair:
         return {"STOKER_SERVER": self.servers, "STOKER_TOKEN": self.token}
 
     def client(self, **settings: float) -> Client:
-        return Client(self.servers, token=self.token, **settings)
+        ca_file = str(self.a.authority or "")
+        return Client(self.servers, token=self.token, ca_file=ca_file, **settings)
 
     def settings_of(self, half: Half) -> dict[str, object]:
         other = self.other(half)
@@ -200,7 +211,7 @@ class Pair:
                 "rate_per_principal": 0,
             },  # some tests ask without pause
             "grpc": {"host": half.host, "port": half.grpc_port, "node_port": 0},
-            "tls": {"mode": "off"},
+            "tls": {"mode": "on" if self.tls else "off"},
             "failover": failover,
             **store,
             **self.extra,
@@ -260,12 +271,12 @@ class Pair:
     def agent(self, name: str, *, gpus: int = 4) -> AgentProcess:
         """On a node that knows both. Not started yet; ended with the pair."""
         made = AgentProcess(self.folder / name, name=name, gpus=gpus)
-        made.environ["STOKER__CONTROL__TOKEN_FILE"] = str(self.agent_token)
-        addresses = ", ".join(f"'{half.address}'" for half in self.halves)
-        made.write(
-            *(line for line in made.settings.read_text().splitlines() if not line.startswith("control:")),
-            f"control: {{addresses: [{addresses}], insecure: true}}",
-        )
+        addresses = [half.address for half in self.halves]
+        if self.tls:
+            body = NewTokenBody(role=Role.JOIN, nodes=name)
+            made.know(addresses, join_token=FolderTokens(self.active.folder).create_token(body).token)
+        else:
+            made.know(addresses, token_file=self.agent_token)
         self.agents.append(made)
         return made
 

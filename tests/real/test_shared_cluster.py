@@ -109,12 +109,10 @@ class SharedCluster:
 def test_a_cluster_that_strangers_share_is_set_up_by_the_documents_and_nothing_of_it_passes_in_clear(
     users: Users, tmp_path: Path
 ) -> None:
-    pair = Pair(tmp_path / "pair")
-    pair.extra = {"tls": {"mode": "on"}}
+    pair = Pair(tmp_path / "pair", tls=True)
     ports = {port for half in pair.halves for port in (half.http_port, half.grpc_port)}
     with pair, overheard(ports) as heard:
         for half in pair.halves:
-            half.authority = pair.marker / "ca" / "ca.crt"
             half.write(pair.settings_of(half))
             half.start()
         pair.until_active()

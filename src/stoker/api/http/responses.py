@@ -48,10 +48,10 @@ FORM: Final = "application/x-www-form-urlencoded"
 form says where it comes from too."""
 ANSWER_BYTES_MAX: Final = 4 << 20
 """Of the rows of one answer: 1,000 usual jobs have 1 MiB."""
-ROWS_PER_TURN: Final = 256
-"""Rows made before others get a turn: below two milliseconds."""
+TURN_S: Final = 0.001
+"""For so long rows are made before others get a turn, on a fast machine as on a slow one."""
 BYTES_PER_TURN: Final = 256 << 10
-"""And as many bytes of them: about a millisecond."""
+"""As many bytes are read or sent before others get a turn: about a millisecond."""
 REST_S: Final = 0.001
 """Between two turns at a long answer: without it the loop takes Python back before the log's thread has woken up."""
 SHARES: Final = 4
@@ -116,15 +116,15 @@ async def read_body(request: Request, shape: type[Shape]) -> Shape:
 async def drawn_in_turns(clock: Clock, rows: Iterable[bytes], bytes_max: int | None) -> list[bytes]:
     """Return the rows of an answer, up to the one that reaches `bytes_max` (None = all); others get turns between."""
     drawn: list[bytes] = []
-    size = turn_rows = turn_bytes = 0
+    size, until = 0, clock.mono() + TURN_S
     for row in rows:
         drawn.append(row)
-        size, turn_rows, turn_bytes = size + len(row), turn_rows + 1, turn_bytes + len(row)
+        size += len(row)
         if bytes_max is not None and size >= bytes_max:
             break
-        if turn_rows >= ROWS_PER_TURN or turn_bytes >= BYTES_PER_TURN:
-            turn_rows = turn_bytes = 0
+        if clock.mono() >= until:
             await clock.sleep(REST_S)
+            until = clock.mono() + TURN_S
     return drawn
 
 
