@@ -263,4 +263,4 @@ class LyingCluster(Cluster):
 
 def simulate_among_liars(seed: int, *, nodes: int = 3, steps: int = 30, faults: Sequence[Fault] = ()) -> run.Report:
     """As `simulate` does, beside a node and a control plane that lie."""
-    return run_virtual(lambda: run.play(LyingCluster(seed, nodes), seed, steps, False, False, faults))
+    return run_virtual(lambda: run.play(LyingCluster(seed, nodes), seed, run.Course(steps, faults=faults)))

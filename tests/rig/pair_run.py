@@ -3,7 +3,8 @@ reckoning."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from functools import partial
+from typing import Any, Final
 from unittest import mock
 
 from stoker.agent.instructions import InstructionExecutor
@@ -24,9 +25,12 @@ from tests.rig.pair_cluster import PairCluster
 from tests.rig.pair_faults import Fault, one_fault
 from tests.rig.people import act, no_wish_unmet, resume_all
 from tests.rig.process import RUNNING
-from tests.rig.run import Report, poisonable, report
+from tests.rig.run import DAYS_S, Course, Report, poisonable, report
 from tests.rig.sharing import found
 from tests.rig.virtual_loop import run_virtual
+
+PAUSES_S: Final = (0.001, 0.01, 0.2, 3.0, 12.0, 30.0)
+"""Between two steps of a run; in the last, whatever waits for a lease has come to an end."""
 
 
 def simulate_pair(
@@ -42,22 +46,29 @@ def simulate_pair(
 
     `faults`: only these happen; empty = all kinds.
     """
-    return run_virtual(lambda: _simulate(PairCluster(seed, nodes, shared=shared, profile=profile), seed, steps, faults))
+    course = Course(steps, faults=faults, pauses_s=PAUSES_S)
+    return run_virtual(lambda: _play(PairCluster(seed, nodes, shared=shared, profile=profile), seed, course))
 
 
-async def _simulate(cluster: PairCluster, seed: int, steps: int, faults: Sequence[Fault]) -> Report:
+def simulate_pair_days(seed: int, steps: int) -> Report:
+    """As `simulate_pair`, each with a log of its own, over days."""
+    cluster = partial(PairCluster, seed, 3, shared=False, profile="default")
+    return run_virtual(lambda: _play(cluster(), seed, Course(steps, pauses_s=DAYS_S)))
+
+
+async def _play(cluster: PairCluster, seed: int, course: Course) -> Report:
     dice = cluster.dice
     try:
         with watched(cluster):
             await cluster.start()
             await found(cluster)
-            for _ in range(steps):
+            for _ in range(course.steps):
                 for _ in range(dice.choice([0, 1, 1, 4])):
                     act(cluster)
-                await cluster.clock.sleep(dice.choice([0.001, 0.01, 0.2, 3.0, 12.0, 30.0]))
+                await cluster.clock.sleep(dice.choice(course.pauses_s))
                 cluster.look()
                 if dice.random() < 0.6:
-                    await one_fault(cluster, faults)
+                    await one_fault(cluster, course.faults)
             await cluster.peace(_wishes)
             await cluster.reckon()
         return report(seed, cluster.pair.truth, cluster)

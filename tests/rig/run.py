@@ -5,7 +5,7 @@ import random
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final, NamedTuple
 from unittest import mock
 
 from stoker.brain import cycle
@@ -30,6 +30,23 @@ from tests.rig.virtual_loop import run_virtual
 
 if TYPE_CHECKING:
     from tests.rig.pair_cluster import PairCluster
+
+
+PAUSES_S: Final = (0.001, 0.01, 0.2, 3.0, 12.0)
+"""Between two steps of a run."""
+DAYS_S: Final = (0.2, 12.0, 120.0, 1_800.0, 7_200.0)
+"""Of one in which days pass: people come and faults happen hours apart, as in a real cluster."""
+
+
+class Course(NamedTuple):
+    """What happens in a run."""
+
+    steps: int = 30
+    forgetting: bool = False
+    history_fails: bool = False
+    faults: Sequence[Fault] = ()
+    """Only these; empty = all kinds."""
+    pauses_s: Sequence[float] = PAUSES_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,27 +74,31 @@ def simulate(
 
     `faults`: only these happen; empty = all kinds.
     """
-    return run_virtual(lambda: play(Cluster(seed, nodes), seed, steps, forgetting, history_fails, faults))
+    course = Course(steps, forgetting, history_fails, faults)
+    return run_virtual(lambda: play(Cluster(seed, nodes), seed, course))
 
 
-async def play(
-    cluster: Cluster, seed: int, steps: int, forgetting: bool, history_fails: bool, faults: Sequence[Fault]
-) -> Report:
+def simulate_days(seed: int, steps: int) -> Report:
+    """As `simulate`, over days."""
+    return run_virtual(lambda: play(Cluster(seed, 3), seed, Course(steps, pauses_s=DAYS_S)))
+
+
+async def play(cluster: Cluster, seed: int, course: Course) -> Report:
     """From the start to the reckoning; the cluster is closed then."""
     dice = cluster.dice
     try:
         with watched(cluster):
             await cluster.start()
             await found(cluster)
-            breaking = cluster.later(_break_history(cluster, random.Random(seed))) if history_fails else None
-            for _ in range(steps):
+            breaking = cluster.later(_break_history(cluster, random.Random(seed))) if course.history_fails else None
+            for _ in range(course.steps):
                 for _ in range(dice.choice([0, 1, 1, 4])):
                     act(cluster)
-                await cluster.clock.sleep(dice.choice([0.001, 0.01, 0.2, 3.0, 12.0]))
+                await cluster.clock.sleep(dice.choice(course.pauses_s))
                 cluster.look()
                 if dice.random() < 0.5:
-                    await one_fault(cluster, faults)
-                if forgetting and dice.random() < 0.1:
+                    await one_fault(cluster, course.faults)
+                if course.forgetting and dice.random() < 0.1:
                     await forget_any(cluster)
             if breaking is not None:
                 breaking.cancel()

@@ -1,8 +1,8 @@
 """`make soak`: run seeds for a given time, print what they came to, stop at the first that breaks a promise.
 
 Kinds of runs: `single` (one control plane), `pair` (two, each with a log of its own), `shared` (two on one database),
-`fast` (two, with the fast profile), `lying` (one, beside a node and a control plane that lie). Without a choice they
-take turns.
+`fast` (two, with the fast profile), `lying` (one, beside a node and a control plane that lie), `days` and `pair-days`
+(one and two over days, in which people come and faults happen hours apart). Without a choice they take turns.
 
 Seeds follow each other from one soak to the next: a table (`benchmarks/results/soak.md`) says for each kind which seed
 comes next, and what all before it came to. It is written after every run, so that an interruption loses one at most.
@@ -25,16 +25,16 @@ import pytest
 from stoker.agent.runner.files import replace_file
 from tests.rig.liars import simulate_among_liars
 from tests.rig.pair_mutants import FOUND
-from tests.rig.pair_run import simulate_pair
+from tests.rig.pair_run import simulate_pair, simulate_pair_days
 from tests.rig.planted import Bugs
-from tests.rig.run import Report, simulate
+from tests.rig.run import Report, simulate, simulate_days
 
-KINDS: Final = ("single", "pair", "shared", "fast", "lying")
+KINDS: Final = ("single", "pair", "shared", "fast", "lying", "days", "pair-days")
 FIRST: Final = 10_000_000
 """The first seed of a table that is begun: no test runs those."""
 STATE: Final = Path(__file__).parent.parent.parent / "benchmarks" / "results" / "soak.md"
 AIM_H: Final = 1_000
-TURNS: Final = ("pair", "single", "shared", "pair", "fast", "lying")
+TURNS: Final = ("pair", "single", "days", "shared", "pair", "pair-days", "fast", "lying")
 NODES: Final = 20
 """Of a run with two control planes."""
 STEPS: Final = 60
@@ -56,8 +56,9 @@ class Tally:
 
 HEAD: Final = """# Soak: random faults on virtual time
 
-`make soak MINUTES=60` goes on with the seeds that come next: {steps} steps in each history, {nodes} nodes where there
-are two control planes. It keeps this table; a seed that breaks a promise is counted, named, and becomes a test.
+`make soak MINUTES=60` goes on with the seeds that come next: {steps} steps in each history. Two control planes
+have {nodes} nodes, a single one 3, as have both in `days` and `pair-days`, where faults lie hours apart. It keeps this
+table; a seed that breaks a promise is counted, named, and becomes a test.
 The aim is {aim} simulated hours without a violation: {hours:.1f} so far, with {violations} violations.
 
 | kind | next seed | seeds | simulated hours | events | violations | newest commit |
@@ -116,6 +117,10 @@ def run(seed: int, options: Options) -> Report:
         return simulate(seed, steps=options.steps, forgetting=options.forgetting)
     if options.kind == "lying":
         return simulate_among_liars(seed, steps=options.steps)
+    if options.kind == "days":
+        return simulate_days(seed, options.steps)
+    if options.kind == "pair-days":
+        return simulate_pair_days(seed, options.steps)
     profile = "fast" if options.kind == "fast" else "default"
     return simulate_pair(
         seed, nodes=options.nodes, steps=options.steps, shared=options.kind == "shared", profile=profile
@@ -208,7 +213,7 @@ def _commit() -> str:
 
 def _again(seed: int, options: Options) -> str:
     flag = " --forgetting" if options.forgetting else ""
-    nodes = "" if options.kind in ("single", "lying") else f" --nodes {options.nodes}"
+    nodes = "" if options.kind not in ("pair", "shared", "fast") else f" --nodes {options.nodes}"
     return f"python -m tests.rig.soak --seed {seed} --kind {options.kind} --steps {options.steps}{nodes}{flag}"
 
 
