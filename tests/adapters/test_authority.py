@@ -19,8 +19,8 @@ NOW_MS = 1_790_000_000_000
 DAY_MS = 86_400_000
 
 
-def authority_in(folder: Path, at_ms: int = NOW_MS, joined: int = 0) -> Authority:
-    return Authority(folder, lambda: Instant(at_ms), joined=joined)
+def authority_in(folder: Path, at_ms: int = NOW_MS, in_use: str = "") -> Authority:
+    return Authority(folder, lambda: Instant(at_ms), in_use=in_use)
 
 
 def request_of(key: ec.EllipticCurvePrivateKey) -> bytes:
@@ -109,17 +109,17 @@ def test_a_lost_key_is_told_and_not_replaced(tmp_path: Path) -> None:
     assert not (tmp_path / "ca.pem").exists()
 
 
-def test_where_nodes_have_joined_a_folder_that_is_gone_is_told_and_an_empty_one_means_another_authority(
+def test_where_somebody_relies_on_it_a_folder_that_is_gone_is_told_and_an_empty_one_means_another_authority(
     tmp_path: Path,
 ) -> None:
     folder = tmp_path / "ca"
-    said = refused(lambda: authority_in(folder, joined=2), "authority_unusable")
+    said = refused(lambda: authority_in(folder, in_use="2 node(s) have joined by it"), "authority_unusable")
     assert "its folder isn't there, and 2 node(s) have joined by it" in said
     assert "every node joins again" in said
     assert not folder.exists()
     folder.mkdir()
-    made = authority_in(folder, joined=2)
-    assert authority_in(folder, joined=2).fingerprint == made.fingerprint
+    made = authority_in(folder, in_use="2 node(s) have joined by it")
+    assert authority_in(folder, in_use="2 node(s) have joined by it").fingerprint == made.fingerprint
 
 
 @pytest.mark.parametrize(

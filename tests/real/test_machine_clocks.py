@@ -163,7 +163,12 @@ def wall_off_s(machine: Machine) -> float:
 
 
 def away(machine: Machine, how: str, meanwhile: Callable[[], object] = lambda: None) -> float:
-    """For ten minutes. Returns for how many seconds it surely was."""
+    """For ten minutes. Returns for how many seconds it surely was.
+
+    One that slept reads its board's clock when it wakes, so that its time is as right as it was before. Without KVM
+    that is some seconds off, which the time service of a real machine takes away.
+    """
+    off_s = wall_off_s(machine)
     if how == "sleeps":
         machine.suspend()
     else:
@@ -175,7 +180,8 @@ def away(machine: Machine, how: str, meanwhile: Callable[[], object] = lambda: N
     if how == "sleeps":
         machine.wake()
         assert boot_minus_awake_s(machine) > AWAY_S - 2
-        assert abs(wall_off_s(machine)) < RIGHT_S
+        assert abs(wall_off_s(machine) - off_s) < RIGHT_S
+        machine.set_clock()
     else:
         machine.go_on()
         assert boot_minus_awake_s(machine) < 1
@@ -233,8 +239,8 @@ def test_a_control_plane_that_started_with_a_clock_an_hour_off_follows_it_when_i
             assert 0.3 < lost_s / (time.monotonic() - began_s) < 0.7, "the log goes at half speed until then"
         assert "the control plane's clock and this machine's agree" in stage.doctor()
         stage.reckon()
-        (step, *_) = stage.logged("clock_moved")
-        assert abs(float(str(step["by_ms"])) / 1_000 + off_s) < 60, step
+        steps_s = [float(str(row["by_ms"])) / 1_000 for row in stage.logged("clock_moved")]
+        assert abs(max(steps_s, key=abs) + off_s) < 60, steps_s
 
 
 def grows(machine: Machine) -> bool:

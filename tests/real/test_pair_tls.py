@@ -1,6 +1,7 @@
 """A pair of control planes whose peers and nodes prove themselves by certificates of one authority."""
 
 import os
+import shutil
 import socket
 import threading
 from collections.abc import Iterator
@@ -95,6 +96,24 @@ def test_peers_and_nodes_speak_tls_alone_and_a_take_over_finds_every_node_again(
     assert len(said) > 10_000, "something was heard"
     for word in (secret, token.partition(".")[0], "UNSEEN-IN-CLEAR", "VISIBLE", "stoker_"):
         assert word.encode() not in said, f"{word[:12]}... passed in clear"
+
+
+def test_a_pair_whose_authority_was_lost_says_so_and_makes_no_other_until_it_is_told_to(tmp_path: Path) -> None:
+    pair = Pair(tmp_path, tls=True)
+    half, authority = pair.a, pair.marker / "ca"
+    with pair:
+        half.write(pair.settings_of(half))
+        half.start()
+        until(lambda: half.answers, half.output)
+        half.terminate()
+        shutil.rmtree(authority)
+        half.start()
+        until(lambda: not half.lives, half.output)
+        assert "its folder isn't there, and this control plane has served by it" in half.output()
+        assert not authority.exists()
+        authority.mkdir()
+        half.start()
+        until(lambda: half.answers, half.output)
 
 
 class Asked(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no types

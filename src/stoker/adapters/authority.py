@@ -5,8 +5,8 @@ the roots before it. A site's own authority is the same file with the site's key
 has the certificates alone, for curl, browsers and Prometheus; it is written from `ca.pem` and never read.
 
 Rules: C1  of several control planes that make it at once all end up with the same one
-       C2  a key that others may read, a certificate without its key, or no folder where nodes have joined already, is
-           refused and never replaced in silence
+       C2  a key that others may read, a certificate without its key, or no folder where somebody relies on what was in
+           it, is refused and never replaced in silence
        C3  after a rotation both roots are trusted until the old one expires, and the new one is also signed by the old
            one (a cross certificate in every chain), so whoever trusts one of them trusts each new certificate
        C4  a node's certificate proves who a client is and never serves; a control plane's does both
@@ -79,8 +79,8 @@ class _Held:
 class Authority:
     """Authority of one cluster. Reading and writing its folder blocks for as long as a disk does."""
 
-    def __init__(self, folder: Path, now: Callable[[], Instant], *, joined: int = 0) -> None:
-        """Read it, or make it where the folder has none. `joined`: nodes that are known by their keys (C2).
+    def __init__(self, folder: Path, now: Callable[[], Instant], *, in_use: str = "") -> None:
+        """Read it, or make it where the folder has none. `in_use`: a sentence that says who relies on it (C2).
 
         Raises: StokerError `authority_unusable`.
         """
@@ -88,10 +88,8 @@ class Authority:
         self._now = now
         self._thread = BoundedThread("authority", (StokerError,))
         try:
-            if joined and not os.path.lexists(folder):
-                raise self._unusable(
-                    f"its folder isn't there, and {joined} node(s) have joined by it", _LOST.format(folder)
-                )
+            if in_use and not os.path.lexists(folder):
+                raise self._unusable(f"its folder isn't there, and {in_use}", _LOST.format(folder))
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not os.path.lexists(self._path):
                 self._make(folder)
@@ -118,11 +116,11 @@ class Authority:
         return _instant(self._held.root.not_valid_after_utc)
 
     @classmethod
-    async def opened(cls, folder: Path, now: Callable[[], Instant], *, joined: int = 0) -> "Authority":
+    async def opened(cls, folder: Path, now: Callable[[], Instant], *, in_use: str = "") -> "Authority":
         """Read it or make it while others are served. Raises: StokerError `authority_unusable`."""
         thread = BoundedThread("authority", (StokerError,))
         try:
-            return await thread.ask(lambda: cls(folder, now, joined=joined), OPEN_S_MAX)
+            return await thread.ask(lambda: cls(folder, now, in_use=in_use), OPEN_S_MAX)
         except TookTooLong as fault:
             hint = "is the storage of that folder in order?"
             message = f"the certificate authority in {folder} can't be read: {fault}"

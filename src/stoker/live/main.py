@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 from stoker.adapters.audit_sink import sink_at
 from stoker.adapters.authority import Authority, hosts_of_machine
 from stoker.adapters.clock import SystemClock
-from stoker.adapters.data_folder.marks import mark_member, member_in
+from stoker.adapters.data_folder.marks import has_served_tls, mark_member, mark_served_tls, member_in
 from stoker.adapters.data_folder.ownership import hold_folder, unusable
 from stoker.adapters.entropy import SystemEntropy
 from stoker.adapters.log_store import history_at, log_at
@@ -110,7 +110,9 @@ async def _run(
             control = await recover_control(settings, log, history, ports, open_to_owner=open_to_owner)
             tokens = control.committer.state.tokens.values()
             joined = sum(1 for token in tokens if token.role is Role.AGENT and token.node)
-            tls = await server_tls(settings, ports.clock, joined=joined)
+            tls = await server_tls(
+                settings, ports.clock, in_use=f"{joined} node(s) have joined by it" if joined else ""
+            )
             await _serve(control, tls, listeners, stop, on_ready)
     finally:
         await history.close()
@@ -131,8 +133,16 @@ async def _run_one_of_several(
         raise unusable(folder, fault) from fault
     finally:
         held.release()
+
+    async def credentials() -> ServerTls | None:
+        in_use = "this control plane has served by it" if has_served_tls(folder) else ""
+        tls = await server_tls(settings, ports.clock, in_use=in_use)
+        if tls is not None:
+            mark_served_tls(folder)
+        return tls
+
     with _listeners(settings) as listeners:
-        await Pair(settings, ports, on_ready, lambda: server_tls(settings, ports.clock)).run(listeners, stop)
+        await Pair(settings, ports, on_ready, credentials).run(listeners, stop)
 
 
 def _must_not_ship_in_clear(settings: ControlSettings) -> None:
@@ -168,10 +178,10 @@ def _listeners(settings: ControlSettings) -> Iterator[Sequence[socket.socket]]:
         yield tcp, local
 
 
-async def server_tls(settings: ControlSettings, clock: Clock, *, joined: int = 0) -> ServerTls | None:
+async def server_tls(settings: ControlSettings, clock: Clock, *, in_use: str = "") -> ServerTls | None:
     """Return the credentials to serve with, from the cluster's authority, which is made where there is none.
 
-    `joined`: nodes that are known by their keys, for which there must be one. None = nothing is encrypted.
+    `in_use`: a sentence that says who relies on it, so that none is made. None = nothing is encrypted.
     Raises: StokerError `authority_unusable`.
     """
     if not (settings.tls.grpc or settings.tls.http(settings.http.host)):
@@ -182,7 +192,7 @@ async def server_tls(settings: ControlSettings, clock: Clock, *, joined: int = 0
         given = [host for host in (settings.http.host, settings.grpc.host) if host not in ("0.0.0.0", "::")]
         return list(dict.fromkeys([*filter(None, named), *given, *hosts_of_machine()]))
 
-    authority = await Authority.opened(settings.authority_dir.absolute(), clock.now, joined=joined)
+    authority = await Authority.opened(settings.authority_dir.absolute(), clock.now, in_use=in_use)
     return ServerTls(authority, settings.failover.name, hosts, clock)
 
 

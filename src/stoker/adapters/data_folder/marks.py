@@ -1,9 +1,11 @@
-"""Small files in a data folder that say which replica it is, of which cluster member, and where its event log is.
+"""Small files in a data folder that say whose folder it is, how it served, and where its event log is.
 
 Rules: M1  `replica-id` is made once with the folder: a folder that was lost and made anew, or restored, holds nothing
            of what the old one had, and must not be taken for it
        M2  `one-of-several` names the control plane among others whose folder this is: while it doesn't run, its log may
            be behind another's, so a program that opens the folder by itself looks here first
+       M3  `served-tls` says that this control plane has served by the authority of several, which is in a folder that
+           they share: where that one is lost, another isn't made in silence
        C2  a folder whose log is in one store isn't opened with another: the queue would seem to be empty. The file
            `log-is-in-postgresql` says that the log is in a database; to mean it, a person removes that file, or the
            store, by hand
@@ -23,6 +25,7 @@ from stoker.ports import Entropy
 STORE_NAME: Final = "stoker.db"
 ID_NAME: Final = "replica-id"
 MARK_NAME: Final = "one-of-several"
+SERVED_TLS_NAME: Final = "served-tls"
 ELSEWHERE_NAME: Final = "log-is-in-postgresql"
 _ID: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _NAME_BYTES_MAX: Final = 1_024
@@ -57,6 +60,16 @@ def member_in(folder: Path) -> str:
     with suppress(OSError), (folder / MARK_NAME).open("rb") as file:
         return file.read(_NAME_BYTES_MAX).decode("utf-8", "replace").strip() or "?"
     return ""
+
+
+def mark_served_tls(folder: Path) -> None:
+    """Note that the control plane has served by the authority that it shares (M3). Raises: OSError."""
+    make_private(folder / SERVED_TLS_NAME)
+
+
+def has_served_tls(folder: Path) -> bool:
+    """Return whether the control plane has served by the authority that it shares (M3)."""
+    return (folder / SERVED_TLS_NAME).exists()
 
 
 def mark_elsewhere(folder: Path, *, begun: bool, cluster_id: str = "") -> None:
