@@ -213,7 +213,7 @@ def test_a_control_planes_machine_that_was_away_for_ten_minutes_ends_no_job_earl
         assert -RIGHT_S < later() - later_s < FOLLOWED_S
         stage.reckon(gone_s)
         steps_s = [float(str(row["by_ms"])) / 1_000 for row in stage.logged("clock_moved")]
-        assert (max(steps_s, default=0.0) > AWAY_S - 10) == (how == "is paused"), steps_s
+        assert max(steps_s, default=0.0) > AWAY_S - 10, "time limits count neither sleep nor pause"
 
 
 @pytest.mark.parametrize("off_s", [-HOUR_S, HOUR_S])
@@ -240,7 +240,8 @@ def test_a_control_plane_that_started_with_a_clock_an_hour_off_follows_it_when_i
         assert "the control plane's clock and this machine's agree" in stage.doctor()
         stage.reckon()
         steps_s = [float(str(row["by_ms"])) / 1_000 for row in stage.logged("clock_moved")]
-        assert abs(max(steps_s, key=abs) + off_s) < 60, steps_s
+        # Its log was begun at the right time: an hour behind it had to wait, and follows; an hour ahead it waits now.
+        assert (max(steps_s) > 1.0) == (off_s < 0), steps_s
 
 
 def grows(machine: Machine) -> bool:
