@@ -152,8 +152,18 @@ def test_of_several_servers_one_without_a_good_certificate_is_passed_over(
 @CLIENTS
 def test_a_server_that_hangs_up_in_its_handshake_is_away(asks: Asks, site: Site) -> None:
     with _hanging_up(b"") as port:
-        refusal = refused(asks, f"https://127.0.0.1:{port}", token=pinned(site))
+        refusal = refused(asks, f"https://127.0.0.1:{port}", token=pinned(site), patience_s=0.5)
         assert refusal.code == "no_server"
+
+
+@CLIENTS
+def test_whoever_asks_a_port_that_speaks_no_http_is_told_which_one_does(asks: Asks) -> None:
+    """The port of gRPC closes at once what isn't HTTP/2."""
+    with _hanging_up(b"") as port:
+        refusal = refused(asks, f"http://127.0.0.1:{port}", patience_s=0.5)
+        assert refusal.code == "no_server"
+        assert "closed the connection" in refusal.message
+        assert "`http.port`" in refusal.hint
 
 
 def test_a_file_without_certificates_is_told(tmp_path: Path, server: TlsServed) -> None:

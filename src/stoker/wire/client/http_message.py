@@ -36,6 +36,8 @@ LINE_BYTES_MAX: Final = 64 * 1024
 HEADERS_MAX: Final = 100
 _EMPTY: Final = (204, 304)
 """Statuses of answers without a body."""
+CLOSED: Final = "it closed the connection without a word"
+"""What a server has done that ended, and one that speaks no HTTP."""
 _NO_HTTP: Final = "what answers there doesn't speak HTTP"
 _TLS_ALERT: Final = b"\x15\x03"
 """How a server of TLS begins that was asked without."""
@@ -228,7 +230,7 @@ def _line() -> Generator[int, bytes, str]:
 
 def _text_of(data: bytes) -> str:
     if not data.endswith(b"\n"):
-        raise AnswerLost("a line of the answer is cut off" if data else "Remote end closed connection without response")
+        raise AnswerLost("a line of the answer is cut off" if data else CLOSED)
     return data.decode("latin-1").rstrip("\r\n")
 
 

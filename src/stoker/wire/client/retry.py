@@ -438,6 +438,8 @@ def _no_answer(server: SplitResult, request: http.Request, fault: Exception) -> 
 
 def _no_server(told: str, tried: int) -> Refusal:
     hint = "start one with `stoker up`, or name another with --server or STOKER_SERVER"
+    if http.CLOSED in told:
+        hint = "if one runs there, name its port of REST (`http.port`, 8080), not that of gRPC (9090)"
     return refuse("no_server", f"no control plane answers ({told})", hint, tried=tried)
 
 
