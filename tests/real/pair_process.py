@@ -252,8 +252,14 @@ class Pair:
     def until_active(self, half: Half | None = None, within_s: float = TAKE_OVER_S_MAX) -> Half:
         """Which one is; or that one is."""
         wanted = self.halves if half is None else (half,)
-        until(lambda: any(each.lives and each.is_active for each in wanted), self.story, within_s)
-        return next(each for each in wanted if each.is_active)
+        found: list[Half] = []
+
+        def look() -> bool:
+            found[:] = [each for each in wanted if each.lives and each.is_active]
+            return bool(found)
+
+        until(look, self.story, within_s)
+        return found[0]
 
     def until_whole(self, within_s: float = TAKE_OVER_S_MAX) -> None:
         """Until both are in sync; with one log for both, until the standby reads it."""

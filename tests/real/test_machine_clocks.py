@@ -129,6 +129,15 @@ class Served:
         lived_s = self.limited.lived_s() - away_s
         assert LIMIT_S - 2 < lived_s < LIMIT_S + LATER_S + FOLLOWED_S, lived_s
 
+    def until_clocks_agree(self) -> None:
+        """A clock without KVM goes wrong by seconds within minutes, so what a time service does is done each time."""
+
+        def agree() -> bool:
+            self.machine.set_clock()
+            return "the control plane's clock and this machine's agree" in self.doctor()
+
+        until(agree, self.doctor, 60)
+
     def logged(self, event: str) -> list[dict[str, object]]:
         lines = self.machine.do("journalctl -u stoker-control --no-pager -o cat", timeout_s=120).splitlines()
         rows = [json.loads(line) for line in lines if line.startswith("{")]
@@ -209,7 +218,7 @@ def test_a_control_planes_machine_that_was_away_for_ten_minutes_ends_no_job_earl
             expired.status()
         assert refused.value.refusal.code == "token_unknown"
         assert right_s - FOLLOWED_S < meanwhile() < right_s + JOINED_S
-        assert "the control plane's clock and this machine's agree" in stage.doctor()
+        stage.until_clocks_agree()
         assert -RIGHT_S < later() - later_s < FOLLOWED_S
         stage.reckon(gone_s)
         steps_s = [float(str(row["by_ms"])) / 1_000 for row in stage.logged("clock_moved")]
@@ -237,7 +246,7 @@ def test_a_control_plane_that_started_with_a_clock_an_hour_off_follows_it_when_i
             until(lambda: time.monotonic() > began_s + 40, str)
             lost_s = (ahead_ms - stage.client.health().clock_ahead_ms) / 1_000
             assert 0.3 < lost_s / (time.monotonic() - began_s) < 0.7, "the log goes at half speed until then"
-        assert "the control plane's clock and this machine's agree" in stage.doctor()
+        stage.until_clocks_agree()
         stage.reckon()
         steps_s = [float(str(row["by_ms"])) / 1_000 for row in stage.logged("clock_moved")]
         # Its log was begun at the right time: an hour behind it had to wait, and follows; an hour ahead it waits now.

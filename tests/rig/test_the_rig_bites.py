@@ -285,7 +285,9 @@ FIRST: Final = {
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("found", cases(MUTANTS))
+@pytest.mark.parametrize(
+    "found", cases(MUTANTS, silence_ends_what_runs, an_array_ends_with_its_first_member, a_job_begins_when_it_likes)
+)
 def test_it_is_noticed_when(found: tuple[Plant, str]) -> None:
     mutant, promise = found
     seeds = (FIRST.get(mutant, 0), *range(SEEDS_MAX))

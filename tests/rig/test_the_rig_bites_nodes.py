@@ -158,7 +158,10 @@ FOUND: Final = (
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("found", cases(FOUND))
+@pytest.mark.parametrize(
+    "found",
+    cases(FOUND, a_shape_that_breaks_a_pass_is_tried_again_at_once, a_job_goes_back_to_the_node_that_refused_it),
+)
 def test_it_is_noticed_when(found: Found) -> None:
     must_be_noticed(found.plant, found.promise, _histories(found))
 

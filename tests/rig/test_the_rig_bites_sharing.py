@@ -156,7 +156,9 @@ MUTANTS: Final[tuple[tuple[Plant, str, int], ...]] = (
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("found", cases(MUTANTS))
+@pytest.mark.parametrize(
+    "found", cases(MUTANTS, strict_pools_are_none, the_guarantee_of_who_may_not_borrow_is_no_limit)
+)
 def test_it_is_noticed_when(found: tuple[Plant, str, int]) -> None:
     mutant, promise, first = found
     seeds = (first, *range(SEEDS_MAX))
