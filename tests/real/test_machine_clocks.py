@@ -3,8 +3,6 @@
 
 To sleep is the kernel's own suspend to memory (ACPI S3), which qemu ends after ten minutes. Qemu's `stop` and `cont`
 are a pause: no clock of the guest counts it, and its wall clock is set right afterwards as a time service would.
-
-Not seen to pass yet: no row of faults names these tests until they have.
 """
 
 import json

@@ -1,7 +1,5 @@
 """The pair that `docs/howto/set-up-a-pair.md` describes, step by step: two machines, a third with the storage that they
 share by NFS, and the units that are shipped with their own restrictions.
-
-Not seen to pass yet: no row of faults names this test until it has.
 """
 
 import http.client
