@@ -30,6 +30,11 @@ TINY = {
     "take_over": ("--kills", "1", "--profiles", "fast", "--running", "2"),
     "throughput": ("--jobs", "40", "--rounds", "1", "--nodes", "1"),
 }
+OVER_TLS = {
+    "start_latency": ("--rounds", "2", "--tls"),
+    "submissions": ("--seconds", "0.2", "--rounds", "1", "--tls"),
+    "take_over": (*TINY["take_over"], "--tls"),
+}
 QUICK = ("append", "decide", "idle_agents", "stalls")
 """Of each kind one: of a function alone, of many agents, of one control plane. The others take seconds each."""
 PROGRAMS = {path.stem for path in (ROOT / "benchmarks").glob("*.py") if "\ndef main(" in path.read_text()}
@@ -47,11 +52,20 @@ def test_every_benchmark_has_a_tiny_run_and_make_bench_runs_it() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in QUICK else pytest.mark.heavy) for name in sorted(TINY)]
+    ("name", "words"),
+    [
+        *(
+            pytest.param(*each, id=each[0], marks=() if each[0] in QUICK else pytest.mark.heavy)
+            for each in TINY.items()
+        ),
+        *(pytest.param(*each, id=f"{each[0]} over TLS", marks=pytest.mark.heavy) for each in OVER_TLS.items()),
+    ],
 )
-def test_a_benchmark_runs_to_its_end_and_prints_what_its_table_has(name: str, tmp_path: Path) -> None:
+def test_a_benchmark_runs_to_its_end_and_prints_what_its_table_has(
+    name: str, words: tuple[str, ...], tmp_path: Path
+) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", f"benchmarks.{name}", *TINY[name]],
+        [sys.executable, "-m", f"benchmarks.{name}", *words],
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": f"{ROOT / 'src'}", "TMPDIR": str(tmp_path)},
         capture_output=True,
