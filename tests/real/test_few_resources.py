@@ -93,6 +93,18 @@ def test_an_agent_that_may_have_too_few_processes_says_so_instead_of_waiting_for
     assert words.decode().startswith("10 too_few_processes this account may have 10 processes (`ulimit -u`), and has ")
 
 
+@pytest.mark.parametrize("files", [12, 14])
+def test_an_agent_that_may_have_too_few_files_open_says_so_instead_of_dying_of_a_library(
+    files: int, tmp_path: Path
+) -> None:
+    agent = AgentProcess(tmp_path / "n1", name="n1")
+    agent.limits = {resource.RLIMIT_NOFILE: files}
+    agent.start()
+    assert agent.wait() != 0
+    assert f"this process may have {files} files open" in agent.output()
+    assert "[too_few_files]" in agent.output()
+
+
 @pytest.mark.parametrize(
     ("reason", "cause"),
     [
@@ -101,6 +113,7 @@ def test_an_agent_that_may_have_too_few_processes_says_so_instead_of_waiting_for
         ("no folder for checkpoints, /c/71: No space left on device (ENOSPC)", "never_started"),
         ("cannot run /bin/true as user 'ann': Input/output error (EIO)", "never_started"),
         ("this node can't give a job its limits: not allowed to raise maximum limit", "never_started"),
+        ("the runner's child failed before it could become the program", "never_started"),
         ("cannot run /bin/no (EAGAIN): Permission denied (EACCES)", "start_failed"),
     ],
 )

@@ -54,6 +54,19 @@ def test_gpus_stay_although_the_exit_status_tells_of_a_warning(binary: Path) -> 
     assert len(result.gpus) == 4
 
 
+@pytest.mark.parametrize(
+    ("bytes_told", "end"),
+    [(FOUR.index("\n2") + 1, "exit 15"), (FOUR.index("\n2") + 6, "exit 0"), (FOUR.index("\n2"), "kill -9 $$")],
+)
+def test_a_list_that_ends_in_its_middle_is_a_fault_beside_what_was_read(
+    binary: Path, bytes_told: int, end: str
+) -> None:
+    (binary.parent / "query").write_text(FOUR[:bytes_told])
+    result = write(binary, f'[ "$1" = -L ] && exit 0; cat {binary.parent}/query; {end}').probe()
+    assert [gpu.index for gpu in result.gpus] == [0, 1]
+    assert len(result.faults) == 1
+
+
 def test_one_lost_gpu_hides_no_other_although_the_program_fails(binary: Path) -> None:
     lost = "Unable to determine the device handle for GPU 0000:03:00.0: Unknown Error"
     result = answering(binary, "\n".join(FOUR.splitlines()[:3]) + f"\n{lost}", status=255).probe()

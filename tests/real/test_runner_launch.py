@@ -99,6 +99,18 @@ async def test_signals_and_limits_are_as_a_login_shell_has_them(node: RealNode, 
     assert int(limit) == resource.getrlimit(resource.RLIMIT_NOFILE)[0]
 
 
+async def test_a_runner_whose_limits_were_lowered_while_it_ran_charges_no_job_for_it(
+    node: RealNode, agent: Listener
+) -> None:
+    """Who has the right to raise limits again starts the job; nobody takes what failed before it for its own end."""
+    resource.prlimit(node.runner_pid, resource.RLIMIT_NOFILE, (64, 64))
+    end, output = await ran(node, agent, "echo ran")
+    if end.cause is EndCause.EXITED:
+        assert (end.exit_code, output) == (0, b"ran\n")
+    else:
+        assert (end.cause, end.error[:20]) == (EndCause.NEVER_STARTED, "this node can't give")
+
+
 async def test_an_empty_workdir_is_a_folder_of_the_attempts_own(node: RealNode, agent: Listener) -> None:
     _, output = await ran(node, agent, "pwd; touch kept", workdir="")
     folder = Path(output.decode().strip())

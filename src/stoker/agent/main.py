@@ -46,6 +46,8 @@ _OWNERS: Final = 0o600
 THREADS_MIN: Final = 14
 """Its threads, most of them gRPC's, which waits for ever for one that it can't start; the runner, its guard, and a
 task."""
+FILES_MIN: Final = 16
+"""With fewer, gRPC ends the process by itself, at times without a word."""
 TETHER_S: Final = 10.0
 """With `jobs_end_with_agent`, a runner whose agent was killed waits that long for another, then ends its tasks."""
 
@@ -58,6 +60,7 @@ async def run_agent(settings: AgentSettings, *, stop: asyncio.Event) -> None:
     """
     check_limits(settings.executor)
     _check_processes(resource.getrlimit(resource.RLIMIT_NPROC)[0])
+    _check_files(resource.getrlimit(resource.RLIMIT_NOFILE)[1])
     if settings.executor.jobs_end_with_agent:
         die_with_parent()
     folder = hold_folder(settings.data_dir)
@@ -82,6 +85,14 @@ def _check_processes(most: int) -> None:
         message = f"this account may have {most} processes (`ulimit -u`), and has {used}: the agent needs {THREADS_MIN}"
         hint = "raise it: `LimitNPROC=` in the agent's unit, or `ulimit -u` before the start"
         raise StokerError(refuse("too_few_processes", message, hint, processes_max=most, processes=used))
+
+
+def _check_files(most: int) -> None:
+    """Raises: StokerError `too_few_files`."""
+    if 0 <= most < FILES_MIN:
+        message = f"this process may have {most} files open (`ulimit -Hn`), and an agent needs {FILES_MIN} to start"
+        hint = "raise it: `LimitNOFILE=` in the agent's unit, or `ulimit -n` before the start, to 256 at least"
+        raise StokerError(refuse("too_few_files", message, hint, files_max=most))
 
 
 def _identity(settings: AgentSettings) -> tuple[NodeName, Identity | None]:

@@ -254,6 +254,7 @@ STATUSES: Final[dict[str, Status]] = {
     "bad_settings": _local("The settings are wrong", EXIT_USAGE),
     "which_daemon": _local("The settings could be of either daemon", EXIT_USAGE),
     "data_dir_unusable": _local("The data folder can't be used"),
+    "too_few_files": _local("The agent may have too few files open"),
     "too_few_processes": _local("The agent's account may have too few processes"),
     "data_dir_not_empty": _local("The data folder has a cluster already", EXIT_REFUSED),
     "backup_foreign": _local("The file is no backup"),

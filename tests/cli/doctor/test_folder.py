@@ -1,5 +1,6 @@
 """What the doctor makes of a data folder and of what it lies on."""
 
+import errno
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -82,6 +83,17 @@ def test_d1_measuring_the_disk_leaves_nothing_behind(tmp_path: Path) -> None:
     said = one(folder.disk_sync(tmp_path))
     assert "median of" in said.what
     assert list(tmp_path.iterdir()) == []
+
+
+def test_on_a_full_disk_the_time_of_a_write_is_not_measured_and_that_is_no_defect(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(fd: int, data: bytes) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "write", full)
+    said = one(folder.disk_sync(tmp_path))
+    assert (said.level, said.what) == (Level.ERROR, "not measured: No space left on device")
 
 
 def test_d1_a_file_system_without_nameless_files_gets_one_whose_name_is_gone_at_once(

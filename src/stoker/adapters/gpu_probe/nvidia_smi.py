@@ -25,6 +25,8 @@ from stoker.adapters.gpu_probe.nvidia_smi_text import (
 from stoker.ports import GpuFault, ProbedGpu, ProbeResult
 
 TIMEOUT_S: Final = 10.0
+_WHOLE: Final = (0, 14)
+"""Exit statuses after a whole list; 14 warns of a corrupted infoROM. Source: nvidia-smi(1), "return value"."""
 _NONE_FOUND: Final = "no devices were found"
 _Gpus = tuple[ProbedGpu, ...]
 _Faults = tuple[GpuFault, ...]
@@ -52,9 +54,18 @@ class SmiProbe:
             told = " / ".join(reading.messages)
             if _NONE_FOUND not in told.lower() and (said.status != 0 or told):
                 raise OSError(f"{self._binary} failed (exit {said.status}): {told or 'it said nothing'}")
-        gpus, faults = self._ours(reading.gpus, reading.faults)
+        gpus, faults = self._ours(reading.gpus, reading.faults or self._cut_short(reading.gpus, said.status))
         whole, cut = self._without_mig(gpus)
         return ProbeResult(gpus=whole, faults=faults + cut)
+
+    def _cut_short(self, gpus: _Gpus, status: int) -> _Faults:
+        """Return the fault of a list that may lack GPUs, since the program that printed it failed (S6)."""
+        if not gpus or status in _WHOLE:
+            return ()
+        error = (
+            f"{self._binary} failed (exit {status}) in the middle of its list, and named no GPU that it couldn't read"
+        )
+        return (GpuFault(where="nvidia-smi", error=error),)
 
     def _ours(self, gpus: _Gpus, faults: _Faults) -> tuple[_Gpus, _Faults]:
         """Leave out what the environment keeps from this process."""

@@ -6,6 +6,8 @@ Rules: S1  one GPU that can't be read is a fault of that GPU; it never hides the
        S3  a GPU is broken if it has no UUID, says that it is lost or wants a reset, or can't tell its memory for any
            reason but that the driver has no such number (unified memory: 0)
        S4  what isn't about one GPU (warnings before or after the list) is kept as messages, for when nothing else is
+       S6  a list that ended too early is a fault too: a row that is cut off, or a program that failed and named no
+           GPU that it couldn't read
        S5  the order is that of PCI addresses, whatever order the lines have; `index` stays nvidia-smi's own
 Source: rows 47, 51, 54, 55, 56, 59 and 63 of the fault list, and threads that quote such output.
 """
@@ -28,6 +30,8 @@ MESSAGES_MAX: Final = 8
 
 _BEFORE_NAME: Final = 2
 _AFTER_NAME: Final = len(FIELDS) - _BEFORE_NAME - 1
+_LISTS: Final = re.compile(r"\d[^,]*,[^,]*,|\d{1,4}(, *[^ ,]*)?$")
+"""The beginning of a row, also of one that is cut off."""
 _UUID: Final = re.compile(r"(GPU|MIG)-[0-9A-Za-z._/-]{1,80}")
 _BUS: Final = re.compile(r"([0-9A-Fa-f]{1,8}):([0-9A-Fa-f]{1,2}):([0-9A-Fa-f]{1,2})\.([0-9A-Fa-f]{1,2})")
 _NUMBER: Final = re.compile(r"([0-9]{1,9})(\.[0-9]{1,9})?( ?[A-Za-z%]{1,4})?")
@@ -56,7 +60,7 @@ def parse_query(text: str) -> SmiReading:
     for line in map(_clean, text.splitlines()):
         if not line or line.startswith("index,"):
             continue
-        if not line[0].isdigit() or line.count(",") < 2:
+        if not _LISTS.match(line):
             _sort_message(line, faults, messages)
             continue
         gpu = _gpu(line, {seen.uuid for _, seen in found})

@@ -17,7 +17,7 @@ from stoker.agent.runner.output.spool import OutputRetention, Spool
 from stoker.agent.runner.process import procfs
 from stoker.agent.runner.process.account import NOBODY, CannotStart, actor, uid_said
 from stoker.agent.runner.process.cgroup import Cgroups, TaskCgroup
-from stoker.agent.runner.process.launch import NO_LIMITS, FolderBound, Launch, answer_of, port_conflict
+from stoker.agent.runner.process.launch import FAILED_EARLY, NO_LIMITS, FolderBound, Launch, answer_of, port_conflict
 from stoker.agent.runner.process.tree import Trees
 from stoker.agent.runner.task import ENDING, RUNNING, STARTING, Leases, RunnerTask
 from stoker.agent.runner.task_output import TaskOutputs
@@ -357,4 +357,4 @@ class Supervisor:
 def cause_of(reason: str, otherwise: str = "start_failed") -> str:
     """Return the cause of the end of a task that could not start, by how the reason begins and ends."""
     faults = _NODE_LACKS if reason.startswith(_NAMED_BY_JOB) else _OF_THE_NODE
-    return "never_started" if reason.endswith(faults) or reason.startswith(NO_LIMITS) else otherwise
+    return "never_started" if reason.endswith(faults) or reason.startswith((NO_LIMITS, FAILED_EARLY)) else otherwise

@@ -204,13 +204,13 @@ def disk_sync(path: Path) -> Iterator[CheckResult]:
         return
     try:
         fd = nameless_file(path)
+        try:
+            took = _syncs(fd)
+        finally:
+            os.close(fd)
     except OSError as fault:
         yield wrong(f"not measured: {fault.strerror}", "see what is said of data_dir")
         return
-    try:
-        took = _syncs(fd)
-    finally:
-        os.close(fd)
     yield sync_time(sorted(took)[len(took) // 2], max(took), len(took))
 
 

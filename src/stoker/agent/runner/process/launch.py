@@ -43,6 +43,7 @@ _PROJECTS_BEGIN: Final = 1 << 30
 _PROJECTS_MAX: Final = 1 << 20
 """Numbers of projects that are ours, so that a file system keeps at most 75 MB about them; jobs so far apart share."""
 NO_LIMITS: Final = "this node can't give a job its limits"
+FAILED_EARLY: Final = "the runner's child failed before it could become the program"
 _SIGNALS_OF_OURS: Final = tuple(
     int(number)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ)
@@ -122,18 +123,18 @@ class Launch:
 
     def _become(self, streams: tuple[int, int, int], reply: int, runner: int, *, born_inside: bool) -> None:
         """In the child. Never returns."""
-        reason = "the runner's child failed before it could become the program"
+        reason = FAILED_EARLY  # also where what follows raises
         try:
             default_signals(_SIGNALS_OF_OURS)
             os.setsid()
             for number, stream in enumerate(streams):
                 os.dup2(stream, number)
-            reason = self._enter(born_inside, reply)
-            if not reason:
+            said = self._enter(born_inside, reply)
+            if not said:
                 die_with(runner)
                 os.umask(self.umask)  # not before: the folders on the way to its own are for others too
-                lower_limits(self.limits)  # not before: of a lower number of files the runner may have more open
-                reason = self._exec()
+                said = self._lower_limits() or self._exec()
+            reason = said
         finally:
             os.write(reply, plain(reason.encode("utf-8", "surrogateescape"))[:_REASON_BYTES_MAX])
             os._exit(127)
@@ -158,6 +159,14 @@ class Launch:
         if self.bound is not None:
             self.bound.join()
         return reason or self._change_folder()
+
+    def _lower_limits(self) -> str:
+        """Not before all else: the runner may have more files open than the program may. Answers why not."""
+        try:
+            lower_limits(self.limits)
+        except (OSError, ValueError) as error:
+            return f"{NO_LIMITS}: {error}; the limits of the runner were changed while it ran: start it anew"
+        return ""
 
     def _make_folder(self) -> str:
         if not self.folder:
