@@ -368,8 +368,8 @@ def _log_unavailable(node: NodeName, key: TaskKey, error: str) -> Refusal:
     return refuse(
         "log_unavailable",
         f"node {node} has no output of job {key.job}, attempt {key.attempt}, rank {key.rank}: {error}",
-        "a node keeps output for 24 hours after a task's end, or less where it has run 10,000 more; submit with "
-        "`--output FILE` to keep it longer",
+        "a node keeps output for 24 hours after a task's end, or less where it has run 10,000 more, kept 16 GiB of it, "
+        "or its disk is nearly full; submit with `--output FILE` to keep it longer",
         node=node,
         job_id=key.job,
     )
