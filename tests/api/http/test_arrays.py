@@ -240,6 +240,23 @@ async def test_a_dependency_on_a_forgotten_job_is_judged_by_the_history(
         assert (nowhere.status, nowhere.json["code"]) == (400, "bad_dependency")
 
 
+async def test_a_dependency_on_a_member_that_a_forgotten_job_never_had_is_refused(tmp_path: Path) -> None:
+    """It was accepted, since only of jobs that the state knows it was looked which members they have."""
+    settings = ControlSettings(policy=PolicySettings(ended_jobs_max=1))
+    async with plane_in(tmp_path, settings) as plane:
+        for body in ({}, {"array": "0-2"}, {}):
+            job = (await plane.ask("POST", JOBS, {"command": "true", **body})).json["id"]
+            await plane.ask("DELETE", f"{JOBS}/{job}")
+        known = plane.control.committer.state.jobs
+        await plane.until(lambda: 1 not in known and 2 not in known)
+        for member, why in (("1_1", "job 1 has no member 1"), ("2_3", "job 2 has no member 3")):
+            refused = await plane.ask("POST", JOBS, {"command": "true", "after": f"ok:{member}"})
+            assert (refused.status, refused.json["code"]) == (400, "bad_dependency")
+            assert why in refused.json["message"]
+        was = await plane.ask("POST", JOBS, {"command": "true", "after": "any:2_1"})
+        assert was.status == 201, "that member was"
+
+
 async def test_a_job_that_waits_for_what_never_was_is_refused(plane: Plane) -> None:
     reply = await plane.ask("POST", JOBS, {"command": "true", "after": "ok:77"})
     assert (reply.status, reply.json["code"]) == (400, "bad_dependency")
