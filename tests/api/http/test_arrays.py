@@ -274,6 +274,30 @@ async def test_a_job_may_be_told_to_begin_later_and_says_when(plane: Plane) -> N
     assert (far.status, far.json["code"]) == (400, "begin_too_late")
 
 
+async def test_a_requeue_of_an_array_is_advised_only_while_its_record_is_kept(tmp_path: Path) -> None:
+    """It was advised for one that only the history knew, and refused as `job_forgotten`."""
+    settings = ControlSettings(policy=PolicySettings(ended_jobs_max=1))
+    async with plane_in(tmp_path, settings) as plane:
+        agent = await plane.join("n", gpus=1)
+        await array(plane, "0-1", gpu_count=1)
+        for exit_code in (0, 1):
+            await agent.end(await agent.run(), exit_code)
+        known = plane.control.committer.state.jobs
+        await plane.until(lambda: known[1].is_final)
+
+        async def hints() -> tuple[str, str]:
+            shown, why = (await plane.get(f"{JOBS}/1")).json, (await plane.get(f"{JOBS}/1/why")).json
+            return shown["reason"]["hint"], why["hint"]
+
+        assert all("`stoker requeue ID`" in hint for hint in await hints())
+        for _ in range(2):
+            job = (await plane.ask("POST", JOBS, {"command": "true", "hold": True})).json["id"]
+            await plane.ask("DELETE", f"{JOBS}/{job}")
+        await plane.until(lambda: 1 not in known)
+        assert (await plane.ask("POST", f"{JOBS}/1/requeue", {})).json["code"] == "job_forgotten"
+        assert all("list --members" in hint and "requeue" not in hint for hint in await hints())
+
+
 async def test_a_forgotten_member_that_is_requeued_runs_under_a_new_number_and_counts_once(tmp_path: Path) -> None:
     settings = ControlSettings(policy=PolicySettings(ended_jobs_max=1))
     async with plane_in(tmp_path, settings) as plane:

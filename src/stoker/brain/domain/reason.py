@@ -225,6 +225,8 @@ _SENTENCES: Final[dict[ReasonCode, tuple[str, str]]] = {
 
 _MEMBERS_ENDED_OLD: Final = "its members have ended: {succeeded} succeeded, {others} otherwise"
 """Of arrays that ended before their failed and cancelled members were told apart."""
+_MEMBERS_ENDED_NONE_AGAIN: Final = "`stoker list --members --name NAME` shows them"
+"""Where `stoker requeue ID` is refused."""
 _NEVER_WITHIN: Final = (
     "it can't start while that limit holds: an admin may raise it (`stoker tenant set {tenant}`); else cancel it, and "
     "submit one that asks for less"
@@ -245,11 +247,18 @@ def describe(reason: Reason) -> str:
     return _SENTENCES[reason.code][0].format_map(_FactsOrMark(reason.facts))
 
 
-def hint_for(reason: Reason) -> str:
-    """Return the hint for people: what would change the reason."""
+def hint_for(reason: Reason, *, forgotten: bool = False) -> str:
+    """Return the hint for people: what would change the reason. `forgotten`: only the history knows the job."""
+    if reason.code is ReasonCode.MEMBERS_ENDED and (forgotten or _none_failed(reason)):
+        return _MEMBERS_ENDED_NONE_AGAIN
     if reason.code is ReasonCode.TENANT_LIMIT and _alone_too_much(reason):
         return _NEVER_WITHIN.format_map(_FactsOrMark(reason.facts))
     return _SENTENCES[reason.code][1]
+
+
+def _none_failed(reason: Reason) -> bool:
+    # Of the others of an array that ended before these were told apart some may have failed.
+    return reason.facts.get("failed", reason.facts.get("others")) == 0
 
 
 def _alone_too_much(reason: Reason) -> bool:
