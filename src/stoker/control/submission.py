@@ -53,7 +53,7 @@ class Submitted(NamedTuple):
 
 
 class _Before(NamedTuple):
-    """What the history says of what dependencies name and the state has forgotten (I5)."""
+    """Answers of the history about jobs that dependencies name and the state has forgotten (I5)."""
 
     ended: Mapping[JobRef, JobState]
     no_members: Set[JobRef]
