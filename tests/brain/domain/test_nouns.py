@@ -92,6 +92,14 @@ def test_every_reason_has_a_sentence_and_a_hint_even_without_facts(code: ReasonC
     assert hint_for(Reason(code))
 
 
+@pytest.mark.parametrize("word", ["unreachable", "faulty", "draining", "paused", "forgotten"])
+def test_a_resume_is_advised_only_of_nodes_that_it_brings_back(word: str) -> None:
+    facts: dict[str, str | int] = {"unreachable": 0, "faulty": 0, "draining": 0, "paused": 0, "forgotten": 0}
+    hint = hint_for(Reason(ReasonCode.NODES_UNAVAILABLE, {"fitting": 1, **facts, word: 1}))
+    assert "`stoker node list`" in hint
+    assert ("`stoker node resume NODE`" in hint) is (word in ("draining", "paused"))
+
+
 @pytest.mark.parametrize(
     ("facts", "told"),
     [
