@@ -6,11 +6,11 @@ Rules: I1  a repeat under the key of an earlier submit, with the very same body,
        I2  the same key with another body, or in another dialect, is refused
        I3  a repeat waits until what it repeats is durable
        I4  a job that the state has forgotten is looked for in the history; if that lacks it too, its id is answered
-       I5  how a job ended on which a dependency waits and that the state has forgotten is asked of the history; while
-           that can't be read, such a submit is refused
+       I5  how a job ended on which a dependency waits and that the state has forgotten is asked of the history, and so
+           is whether it had the member that is named; while that can't be read, such a submit is refused
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
@@ -29,7 +29,7 @@ from stoker.brain.state.validation.dependency import forgotten
 from stoker.control.access import owned
 from stoker.control.control_plane import ControlPlane
 from stoker.control.queries.job_details import ListedJobs, listed_jobs
-from stoker.control.queries.job_lookup import job_in_history, record_of
+from stoker.control.queries.job_lookup import is_no_member, job_in_history, record_of
 from stoker.wire.rest.submit import JobBody, spec_of
 
 _DIGEST_BYTES: Final = 16
@@ -50,6 +50,13 @@ class Submitted(NamedTuple):
     """Jobs of which nothing is left but the id (I4)."""
     at: Instant | None = None
     """When the jobs were first submitted; None = by this request (I1)."""
+
+
+class _Before(NamedTuple):
+    """Answers of the history about jobs that dependencies name and the state has forgotten (I5)."""
+
+    ended: Mapping[JobRef, JobState]
+    no_members: Set[JobRef]
 
 
 def keyed(key: str, data: bytes, dialect: str) -> Key:
@@ -76,10 +83,17 @@ async def submitted(control: ControlPlane, caller: Caller, specs: Sequence[JobSp
     """The jobs that these became. Raises: StokerError as the brain refuses, or `history_unavailable` (I5)."""
     committer = control.committer
     control.access.check(caller)
-    ended = await _ended_before(control, specs) if any(spec.after for spec in specs) else {}
+    before = await _before(control, specs) if any(spec.after for spec in specs) else _Before({}, frozenset())
     committer.check_room()
     events = committer.tell(
-        Submit(by=caller.principal, specs=tuple(specs), key=key.key, digest=key.digest, ended=ended)
+        Submit(
+            by=caller.principal,
+            specs=tuple(specs),
+            key=key.key,
+            digest=key.digest,
+            ended=before.ended,
+            no_members=before.no_members,
+        )
     )
     if not events:
         return await _repeated(control, caller.principal, key)
@@ -90,9 +104,9 @@ async def submitted(control: ControlPlane, caller: Caller, specs: Sequence[JobSp
     return answer
 
 
-async def _ended_before(control: ControlPlane, specs: Sequence[JobSpec]) -> dict[JobRef, JobState]:
-    """How jobs ended that dependencies name and only the history knows (I5)."""
+async def _before(control: ControlPlane, specs: Sequence[JobSpec]) -> _Before:
     ended: dict[JobRef, JobState] = {}
+    no_members: set[JobRef] = set()
     looked_for: dict[JobRef, None] = {}
     while gone := forgotten(control.committer.state, specs, looked_for):
         looked_for.update(gone)
@@ -100,7 +114,9 @@ async def _ended_before(control: ControlPlane, specs: Sequence[JobSpec]) -> dict
             found = await job_in_history(control, ref)
             if found is not None and found.is_final:
                 ended[ref] = found.state
-    return ended
+            elif found is None and await is_no_member(control, ref):
+                no_members.add(ref)
+    return _Before(ended, no_members)
 
 
 async def _repeated(control: ControlPlane, by: Principal, key: Key) -> Submitted:

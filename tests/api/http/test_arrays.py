@@ -240,6 +240,23 @@ async def test_a_dependency_on_a_forgotten_job_is_judged_by_the_history(
         assert (nowhere.status, nowhere.json["code"]) == (400, "bad_dependency")
 
 
+async def test_a_dependency_on_a_member_that_a_forgotten_job_never_had_is_refused(tmp_path: Path) -> None:
+    """It was accepted, since only of jobs that the state knows it was looked which members they have."""
+    settings = ControlSettings(policy=PolicySettings(ended_jobs_max=1))
+    async with plane_in(tmp_path, settings) as plane:
+        for body in ({}, {"array": "0-2"}, {}):
+            job = (await plane.ask("POST", JOBS, {"command": "true", **body})).json["id"]
+            await plane.ask("DELETE", f"{JOBS}/{job}")
+        known = plane.control.committer.state.jobs
+        await plane.until(lambda: 1 not in known and 2 not in known)
+        for member, why in (("1_1", "job 1 has no member 1"), ("2_3", "job 2 has no member 3")):
+            refused = await plane.ask("POST", JOBS, {"command": "true", "after": f"ok:{member}"})
+            assert (refused.status, refused.json["code"]) == (400, "bad_dependency")
+            assert why in refused.json["message"]
+        was = await plane.ask("POST", JOBS, {"command": "true", "after": "any:2_1"})
+        assert was.status == 201, "that member was"
+
+
 async def test_a_job_that_waits_for_what_never_was_is_refused(plane: Plane) -> None:
     reply = await plane.ask("POST", JOBS, {"command": "true", "after": "ok:77"})
     assert (reply.status, reply.json["code"]) == (400, "bad_dependency")
@@ -255,6 +272,30 @@ async def test_a_job_may_be_told_to_begin_later_and_says_when(plane: Plane) -> N
     assert at_once["reason"]["code"] != "begin_time"
     far = await plane.ask("POST", JOBS, {"command": "true", "begin": "9999-12-31T23:59:59-12:00"})
     assert (far.status, far.json["code"]) == (400, "begin_too_late")
+
+
+async def test_a_requeue_of_an_array_is_advised_only_while_its_record_is_kept(tmp_path: Path) -> None:
+    """It was advised for one that only the history knew, and refused as `job_forgotten`."""
+    settings = ControlSettings(policy=PolicySettings(ended_jobs_max=1))
+    async with plane_in(tmp_path, settings) as plane:
+        agent = await plane.join("n", gpus=1)
+        await array(plane, "0-1", gpu_count=1)
+        for exit_code in (0, 1):
+            await agent.end(await agent.run(), exit_code)
+        known = plane.control.committer.state.jobs
+        await plane.until(lambda: known[1].is_final)
+
+        async def hints() -> tuple[str, str]:
+            shown, why = (await plane.get(f"{JOBS}/1")).json, (await plane.get(f"{JOBS}/1/why")).json
+            return shown["reason"]["hint"], why["hint"]
+
+        assert all("`stoker requeue ID`" in hint for hint in await hints())
+        for _ in range(2):
+            job = (await plane.ask("POST", JOBS, {"command": "true", "hold": True})).json["id"]
+            await plane.ask("DELETE", f"{JOBS}/{job}")
+        await plane.until(lambda: 1 not in known)
+        assert (await plane.ask("POST", f"{JOBS}/1/requeue", {})).json["code"] == "job_forgotten"
+        assert all("list --members" in hint and "requeue" not in hint for hint in await hints())
 
 
 async def test_a_forgotten_member_that_is_requeued_runs_under_a_new_number_and_counts_once(tmp_path: Path) -> None:

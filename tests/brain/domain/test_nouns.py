@@ -92,6 +92,32 @@ def test_every_reason_has_a_sentence_and_a_hint_even_without_facts(code: ReasonC
     assert hint_for(Reason(code))
 
 
+@pytest.mark.parametrize("word", ["unreachable", "faulty", "draining", "paused", "forgotten"])
+def test_a_resume_is_advised_only_of_nodes_that_it_brings_back(word: str) -> None:
+    facts: dict[str, str | int] = {"unreachable": 0, "faulty": 0, "draining": 0, "paused": 0, "forgotten": 0}
+    hint = hint_for(Reason(ReasonCode.NODES_UNAVAILABLE, {"fitting": 1, **facts, word: 1}))
+    assert "`stoker node list`" in hint
+    assert ("`stoker node resume NODE`" in hint) is (word in ("draining", "paused"))
+
+
+@pytest.mark.parametrize(
+    ("facts", "told"),
+    [
+        ({"succeeded": 2, "failed": 1, "cancelled": 0, "others": 1}, True),
+        ({"succeeded": 3, "failed": 0, "cancelled": 0, "others": 0}, False),
+        ({"succeeded": 0, "failed": 0, "cancelled": 3, "others": 3}, False),
+        ({"succeeded": 2, "others": 1}, True),
+        ({"succeeded": 3, "others": 0}, False),
+    ],
+)
+def test_a_requeue_of_an_array_is_advised_only_where_members_may_have_failed(
+    facts: dict[str, str | int], told: bool
+) -> None:
+    reason = Reason(ReasonCode.MEMBERS_ENDED, facts)
+    assert ("`stoker requeue ID`" in hint_for(reason)) is told
+    assert "`stoker requeue ID`" not in hint_for(reason, forgotten=True), "that is refused"
+
+
 def test_whoever_asks_for_more_than_the_whole_limit_is_not_told_to_wait_for_the_end_of_other_jobs() -> None:
     facts: dict[str, str | int] = {"tenant": "vision", "what": "GPU(s)", "used": 0, "limit": 2}
     assert "starts when jobs" in hint_for(Reason(ReasonCode.TENANT_LIMIT, {**facts, "asked": 2}))

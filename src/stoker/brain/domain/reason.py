@@ -84,7 +84,7 @@ _SENTENCES: Final[dict[ReasonCode, tuple[str, str]]] = {
     ReasonCode.NODES_UNAVAILABLE: (
         "{fitting} node(s) could run it, but none is available: {unreachable} unreachable, {faulty} faulty, "
         "{draining} draining, {paused} paused, {forgotten} forgotten",
-        "`stoker node list` shows them and what is wrong; `stoker node resume NODE` ends a drain or a pause",
+        "`stoker node list` says what ails each; `stoker node resume NODE` ends a drain or a pause",
     ),
     ReasonCode.NODES_PAUSED: (
         "{paused} node(s) that could run it take a pause, since starts failed there in a row: {node} until {until} "
@@ -225,6 +225,12 @@ _SENTENCES: Final[dict[ReasonCode, tuple[str, str]]] = {
 
 _MEMBERS_ENDED_OLD: Final = "its members have ended: {succeeded} succeeded, {others} otherwise"
 """Of arrays that ended before their failed and cancelled members were told apart."""
+_NOT_RESUMED: Final = (
+    "`stoker node list` says what ails each; nodes that answer again and can work are used by themselves"
+)
+"""Of nodes that `stoker node resume NODE` wouldn't bring back."""
+_MEMBERS_ENDED_NONE_AGAIN: Final = "`stoker list --members --name NAME` shows them"
+"""Where `stoker requeue ID` is refused."""
 _NEVER_WITHIN: Final = (
     "it can't start while that limit holds: an admin may raise it (`stoker tenant set {tenant}`); else cancel it, and "
     "submit one that asks for less"
@@ -245,11 +251,25 @@ def describe(reason: Reason) -> str:
     return _SENTENCES[reason.code][0].format_map(_FactsOrMark(reason.facts))
 
 
-def hint_for(reason: Reason) -> str:
-    """Return the hint for people: what would change the reason."""
+def hint_for(reason: Reason, *, forgotten: bool = False) -> str:
+    """Return the hint for people: what would change the reason. `forgotten`: only the history knows the job."""
+    if reason.code is ReasonCode.NODES_UNAVAILABLE and _none_to_resume(reason):
+        return _NOT_RESUMED
+    if reason.code is ReasonCode.MEMBERS_ENDED and (forgotten or _none_failed(reason)):
+        return _MEMBERS_ENDED_NONE_AGAIN
     if reason.code is ReasonCode.TENANT_LIMIT and _alone_too_much(reason):
         return _NEVER_WITHIN.format_map(_FactsOrMark(reason.facts))
     return _SENTENCES[reason.code][1]
+
+
+def _none_to_resume(reason: Reason) -> bool:
+    # Without facts the hint is for nodes of every kind, as in the reference.
+    return bool(reason.facts) and not (reason.facts.get("draining") or reason.facts.get("paused"))
+
+
+def _none_failed(reason: Reason) -> bool:
+    # Of the others of an array that ended before these were told apart some may have failed.
+    return reason.facts.get("failed", reason.facts.get("others")) == 0
 
 
 def _alone_too_much(reason: Reason) -> bool:

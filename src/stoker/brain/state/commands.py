@@ -4,7 +4,7 @@ A closed union. Each command carries the principal that gave it; none carries a 
 The `row` of a command that people give says how the audit trail tells of it; that of the other commands is None.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from typing import Any, ClassVar
 
 import msgspec
@@ -80,6 +80,8 @@ class Submit(_Command, frozen=True, kw_only=True):
     """Of the request's body."""
     ended: Mapping[JobRef, JobState] = {}
     """How jobs and members ended that the state has forgotten and dependencies name, as the history has it."""
+    no_members: Set[JobRef] = frozenset()
+    """Members that dependencies name, and that jobs which the state has forgotten never had by the history."""
 
 
 class Cancel(_JobCommand, frozen=True, kw_only=True):

@@ -67,7 +67,7 @@ def _forgotten(array: Job) -> JobDetails:
         counts = {state: int(facts[state.value]) for state in _ENDS}
     spec, _ = array.as_array
     whole = sum(counts.values()) == spec.count
-    return JobDetails(array, array.state, array.reason, members_view(counts) if whole else None)
+    return JobDetails(array, array.state, array.reason, members_view(counts) if whole else None, forgotten=True)
 
 
 def listed_jobs(control: ControlPlane, jobs: Sequence[Job]) -> ListedJobs:

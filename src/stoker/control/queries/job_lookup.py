@@ -3,11 +3,12 @@
 What still lives is in the state; only what the state says it has forgotten is looked for in the history.
 """
 
-from stoker.brain.domain.array import JobRef, contains, count_of, member_id, parse_job_ref
+from stoker.brain.domain.array import JobRef, count_of, member_id, parse_job_ref
 from stoker.brain.domain.errors import Refusal, StokerError, refusal_error
 from stoker.brain.domain.ids import JobId
 from stoker.brain.domain.job import Job, lazy_member
 from stoker.brain.state.cluster import ClusterState
+from stoker.brain.state.validation.dependency import has_member
 from stoker.brain.state.validation.lookups import find_job
 from stoker.control.control_plane import ControlPlane
 from stoker.ports import HistoryFailed
@@ -66,9 +67,20 @@ async def job_in_history(control: ControlPlane, ref: JobRef) -> Job | None:
     if ref.members is None or record is None:
         return record
     index = ref.members[0][0]
-    if record.members is None or record.spec.array is None or not contains(record.spec.array.indexes, index):
+    if record.members is None or record.spec.array is None or not has_member(record, index):
         return None
     return await record_of(control, member_id(record.id, record.spec.array, index)) or lazy_member(record, index)
+
+
+async def is_no_member(control: ControlPlane, ref: JobRef) -> bool:
+    """Return whether `ref` names a member that its job never had, of which nothing is known where no record is left.
+
+    Raises: StokerError `history_unavailable`.
+    """
+    if ref.members is None:
+        return False
+    record = await record_of(control, ref.job)
+    return record is not None and not has_member(record, ref.members[0][0])
 
 
 def history_failed(fault: HistoryFailed) -> StokerError:

@@ -97,6 +97,8 @@ class JobDetails(NamedTuple):
     """Of an array."""
     sight: Sight = Sight.FULL
     """How much of the job `job` and `reason` tell (`as_seen`)."""
+    forgotten: bool = False
+    """Only the history knows this array: no order can be given to it."""
 
 
 class JobView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename={"job_class": "class"}):
@@ -318,7 +320,7 @@ class WhyView(msgspec.Struct, frozen=True, kw_only=True):
 
 def why_view(shown: JobDetails, place: QueuePlace | None, lent: LentView | None = None) -> WhyView:
     label = shown.job.label
-    reason = reason_view(shown.reason) if shown.reason else None
+    reason = reason_view(shown.reason, forgotten=shown.forgotten) if shown.reason else None
     return WhyView(
         id=label,
         state=shown.state,
@@ -333,13 +335,13 @@ def why_view(shown: JobDetails, place: QueuePlace | None, lent: LentView | None 
     )
 
 
-def reason_view(reason: Reason) -> ReasonView:
-    return ReasonView(reason.code, describe(reason), hint_for(reason), reason.facts)
+def reason_view(reason: Reason, *, forgotten: bool = False) -> ReasonView:
+    return ReasonView(reason.code, describe(reason), hint_for(reason, forgotten=forgotten), reason.facts)
 
 
 def _reason_of(shown: JobDetails, reason: Reason) -> ReasonView:
     if shown.sight is not Sight.REDUCED:
-        return reason_view(reason)
+        return reason_view(reason, forgotten=shown.forgotten)
     # The facts may name nodes, users and other jobs, and the sentence repeats them.
     return ReasonView(reason.code, JOB_STATES[shown.state].meaning, "", {})
 

@@ -50,7 +50,7 @@ def submit(state: ClusterState, command: Submit, now: Instant, ids: Callable[[],
         numbers.append(JobId(following))
         following += ids_taken(spec.array)
     spent = too_many_ids(state.next_job_id, following - state.next_job_id)
-    resolved = spent or resolve(state, specs, numbers)
+    resolved = spent or resolve(state, specs, numbers, command.no_members)
     if isinstance(resolved, Refusal):
         return resolved
     submitted = tuple(zip(numbers, resolved, strict=True))

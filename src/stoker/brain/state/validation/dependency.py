@@ -2,7 +2,8 @@
 
 Rules: C1  jobs of one submit may wait for each other (`ok:#0`), but never in a circle, nor for themselves
        C2  a dependency on a job or member that never was is refused
-       C3  one on a job that the state has forgotten is judged by how the history says that it ended (`ended`)
+       C3  one on a job that the state has forgotten is judged by how the history says that it ended (`ended`), and
+           refused where the history says that it never had that member (`no_members`)
 """
 
 from collections.abc import Container, Mapping, Sequence
@@ -27,8 +28,13 @@ Ended = Mapping[JobRef, JobState]
 """How forgotten jobs and members ended."""
 
 
-def resolve(state: ClusterState, specs: Sequence[JobSpec], ids: Sequence[JobId]) -> list[JobSpec] | Refusal:
-    """Return the specs of one submit with every sibling named by its id; `ids` has the id of each spec (C1, C2)."""
+def resolve(
+    state: ClusterState, specs: Sequence[JobSpec], ids: Sequence[JobId], no_members: Container[JobRef] = ()
+) -> list[JobSpec] | Refusal:
+    """Return the specs of one submit with every sibling named by its id (C1, C2).
+
+    `ids` has the id of each spec; `no_members` are members that forgotten jobs never had (C3).
+    """
     if not any(spec.after for spec in specs):
         return list(specs)
     place = {job: at for at, job in enumerate(ids)}
@@ -47,6 +53,8 @@ def resolve(state: ClusterState, specs: Sequence[JobSpec], ids: Sequence[JobId])
             else:
                 after.append(located(state, each))
                 never_was = _never_was(state, after[-1])
+                if not never_was and ref_of(after[-1]) in no_members:
+                    never_was = _no_member(after[-1])
                 if never_was:
                     return _unknown(each, at, never_was)
         resolved.append(replace(spec, after=tuple(after)) if after else spec)
@@ -117,11 +125,18 @@ def _never_was(state: ClusterState, dependency: Dependency) -> str:
     if not 0 < dependency.job < state.next_job_id:
         return f"there is no job {dependency.job}"
     known = state.jobs.get(dependency.job)
-    if dependency.index is not None and known is not None:
-        array = known.spec.array
-        if array is None or known.array_of or not contains(array.indexes, dependency.index):
-            return f"job {dependency.job} has no member {dependency.index}"
+    if dependency.index is not None and known is not None and not has_member(known, dependency.index):
+        return _no_member(dependency)
     return ""
+
+
+def has_member(job: Job, index: int) -> bool:
+    """Return whether the job is an array with a member of this index."""
+    return job.spec.array is not None and not job.array_of and contains(job.spec.array.indexes, index)
+
+
+def _no_member(dependency: Dependency) -> str:
+    return f"job {dependency.job} has no member {dependency.index}"
 
 
 def _is_own_id(other: JobId, job: Job) -> bool:
