@@ -1,13 +1,27 @@
-"""Rules W1 to W4 of `agent/machine.py` (faults 45 and 69: the agent comes up before the driver), on virtual time."""
+"""Rules W1 to W5 of `agent/machine.py` (faults 45 and 69: the agent comes up before the driver), on virtual time."""
 
 import asyncio
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
+import pytest
+from msgspec.structs import replace
+
+from stoker.agent.known_gpus import KnownGpus
 from stoker.agent.machine import GpuWatch, describe
 from stoker.agent.settings import AgentSettings
 from stoker.brain.domain.ids import GpuUuid, NodeName
 from stoker.ports import GpuFault, ProbedGpu, ProbeResult
+from stoker.wire.agent_codec import FAULT_MAX
 from tests.agent.twins import on_virtual_time
 from tests.rig.sim_ports import Notes, SimClock
+from tests.rig.virtual_loop import run_virtual
+
+GONE = (
+    "{} isn't listed any more (if taken out for good, remove `gpus.json` in its agent's data folder and restart the "
+    "agent)"
+)
 
 
 def found(*names: str, fault: str = "") -> ProbeResult:
@@ -31,8 +45,14 @@ class Driver:
 
 
 def watch(driver: Driver) -> tuple[GpuWatch, Notes]:
+    """Of an agent without a past."""
+    with TemporaryDirectory() as folder:
+        return restarted(driver, Path(folder))
+
+
+def restarted(driver: Driver, data_dir: Path, **environ: str) -> tuple[GpuWatch, Notes]:
     notes = Notes(SimClock(), "n1")
-    return GpuWatch(driver.probe, notes), notes
+    return GpuWatch(driver.probe, KnownGpus(data_dir, notes, environ), notes), notes
 
 
 @on_virtual_time
@@ -104,7 +124,7 @@ async def test_a_gpu_that_two_looks_in_a_row_miss_is_said_and_no_longer_offered_
     driver = Driver(*[found("a", "b")] * 2, *[found("a")] * 3, *[found("a", fault="is lost")] * 2, found("a", "b"))
     gpus, _ = watch(driver)
     await gpus.look()
-    assert await changes(gpus, within_s=600) == [(1, "GPU 1: b isn't listed any more"), (1, "GPU 3: is lost"), (2, "")]
+    assert await changes(gpus, within_s=600) == [(1, f"GPU 1: {GONE.format('b')}"), (1, "GPU 3: is lost"), (2, "")]
 
 
 @on_virtual_time
@@ -114,3 +134,86 @@ async def test_a_driver_that_breaks_after_the_start_hides_every_gpu_until_it_is_
     gpus, _ = watch(driver)
     await gpus.look()
     assert await changes(gpus, within_s=600) == [(0, f"nvidia-smi: {broken}"), (2, "")]
+
+
+def said_after_restarts(data_dir: Path, *starts: ProbeResult | OSError, **environ: str) -> tuple[int, str]:
+    """What the node says at the last of some starts of its agent over one data folder."""
+    said = (0, "")
+
+    async def start(look: ProbeResult | OSError) -> None:
+        nonlocal said
+        said = describe_of(await restarted(Driver(look), data_dir, **environ)[0].look())
+
+    for look in starts:
+        run_virtual(partial(start, look))
+    return said
+
+
+def test_a_gpu_that_is_lost_while_the_agent_is_down_is_said_at_every_start_until_it_is_back(tmp_path: Path) -> None:
+    four = found("a", "b", "c", "d")
+    lost = (3, f"GPU 3: {GONE.format('d')}")
+    assert said_after_restarts(tmp_path, four, found("a", "b", "c")) == lost
+    assert said_after_restarts(tmp_path, OSError("no driver"), found("a", "b", "c")) == lost
+    assert said_after_restarts(tmp_path, four) == (4, "")
+
+
+def test_who_took_a_gpu_out_removes_the_file_and_starts_the_agent(tmp_path: Path) -> None:
+    said_after_restarts(tmp_path, found("a", "b"), found("a"))
+    (tmp_path / "gpus.json").unlink()
+    assert said_after_restarts(tmp_path, found("a"), found("a")) == (1, "")
+
+
+@pytest.mark.parametrize("other", [found("x"), found("a", "b", "x"), found("a", "x", "y", "z")])
+def test_other_gpus_or_new_ones_in_the_place_of_old_ones_are_taken_as_they_are(
+    tmp_path: Path, other: ProbeResult
+) -> None:
+    assert said_after_restarts(tmp_path, found("a", "b", "c"), other) == (len(other.gpus), "")
+    assert said_after_restarts(tmp_path, other) == (len(other.gpus), ""), "and nothing else is known from then on"
+
+
+def test_one_new_gpu_stands_in_for_one_of_two_that_are_gone_and_not_for_both(tmp_path: Path) -> None:
+    assert "b isn't listed" in said_after_restarts(tmp_path, found("a", "b", "c"), found("a", "x"))[1]
+
+
+def test_gpus_that_are_hidden_from_the_agent_from_now_on_were_given_away_and_not_lost(tmp_path: Path) -> None:
+    said_after_restarts(tmp_path, found("a", "b"))
+    assert said_after_restarts(tmp_path, found("a"), CUDA_VISIBLE_DEVICES="0") == (1, "")
+
+
+def test_of_many_lost_gpus_some_are_named_and_what_to_do_stands_within_what_a_node_may_say(tmp_path: Path) -> None:
+    names = [f"GPU-{number:08d}-0000-4000-8000-000000000000" for number in range(8)]
+    _, said = said_after_restarts(tmp_path, found(*names), found())
+    assert said.count("isn't listed any more") == 3
+    assert "; 5 more: not listed either (if taken out for good, remove `gpus.json`" in said
+    assert len(said) <= FAULT_MAX
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[1]", b'{"visible":[null,null],"gpus":[{}]}', b"\xff" * 300_000])
+def test_a_damaged_file_of_known_gpus_is_passed_over_with_a_warning_and_written_anew(
+    tmp_path: Path, content: bytes
+) -> None:
+    (tmp_path / "gpus.json").write_bytes(content)
+
+    async def start() -> None:
+        gpus, notes = restarted(Driver(found("a", "b")), tmp_path)
+        assert "known_gpus_unusable" in notes.lines[0]
+        assert describe_of(await gpus.look()) == (2, "")
+
+    run_virtual(start)
+    assert "b isn't listed" in said_after_restarts(tmp_path, found("a"))[1]
+
+
+def test_a_disk_that_does_not_take_what_is_known_is_said_once_and_stops_nothing(tmp_path: Path) -> None:
+    gpus, notes = restarted(Driver(found("a")), tmp_path / "gone")
+
+    async def look_twice() -> None:
+        assert describe_of(await gpus.look()) == describe_of(await gpus.look()) == (1, "")
+
+    run_virtual(look_twice)
+    assert len(notes.lines) == 1
+    assert "known_gpus_not_kept" in notes.lines[0]
+
+
+def test_a_script_that_has_fewer_gpus_than_it_had_hides_none(tmp_path: Path) -> None:
+    two, one = (replace(found(*names), simulated=True) for names in (("a", "b"), ("a",)))
+    assert said_after_restarts(tmp_path, two, one) == (1, "")

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,7 @@ AGENT_RSS_MB_MAX = 50.0
 RUNNER_RSS_MB_MAX = 15.0
 GUARD_RSS_MB_MAX = 13.0
 """Two thirds of it are the runner's own pages."""
+FOUR_GPUS = Path(__file__).resolve().parents[2] / "examples" / "local" / "fake-nvidia-smi"
 SIGNAL_FILE = "while [ ! -e {file} ]; do sleep 0.05; done; exit {code}"
 
 
@@ -188,28 +190,32 @@ def test_a_node_may_have_any_number_of_dashes_in_its_name(tmp_path: Path, name: 
         assert until_state(control, job_id, "succeeded")["attempts"][0]["tasks"][0]["node"] == name
 
 
-def test_gpus_of_a_driver_that_comes_up_late_or_breaks_while_jobs_run_are_used_once_they_can_be_read(
-    control: ControlProcess, tmp_path: Path
-) -> None:
-    """Faults 45 and 69."""
-    tools = tmp_path / "bin"
+def agent_with_driver(folder: Path, control: ControlProcess, name: str) -> tuple[AgentProcess, Path]:
+    """Return an agent that looks at its GPUs each second, and where its driver is to be."""
+    tools = folder / "bin"
     tools.mkdir()
-    agent = AgentProcess(tmp_path / "late", control)
+    agent = AgentProcess(folder / name, control)
     agent.write(
         f"data_dir: {agent.data_dir}",
-        "node: {name: late}",
+        f"node: {{name: {name}}}",
         f"control: {{addresses: ['127.0.0.1:{control.grpc_port}'], insecure: true}}",
         "gpu: {detection: nvidia-smi, probe_again_s: 1, watch_s: 1}",
         "log: {format: text}",
     )
     agent.environ["PATH"] = f"{tools}:{os.environ['PATH']}"
+    return agent, tools / "nvidia-smi"
+
+
+def test_gpus_of_a_driver_that_comes_up_late_or_breaks_while_jobs_run_are_used_once_they_can_be_read(
+    control: ControlProcess, tmp_path: Path
+) -> None:
+    """Faults 45 and 69."""
+    agent, fake = agent_with_driver(tmp_path, control, "late")
     with agent:
         until(lambda: "agent_registered" in agent.output(), "registered without GPUs")
         assert "gpu_probe_failed" in agent.output()
         assert "nvidia-smi" in control.ask("GET", "/api/v1/nodes/late")[1]["gpu_fault"]
-        example = Path(__file__).resolve().parents[2] / "examples" / "local" / "fake-nvidia-smi"
-        fake = tools / "nvidia-smi"
-        fake.write_text(example.read_text())
+        fake.write_text(FOUR_GPUS.read_text())
         fake.chmod(0o755)
         until(lambda: control.ask("GET", "/api/v1/gpus")[1]["gpus"], "its GPUs are known")
         until_state(control, submit(control, "true", gpu_count=4), "succeeded")
@@ -221,12 +227,12 @@ def test_gpus_of_a_driver_that_comes_up_late_or_breaks_while_jobs_run_are_used_o
         until(
             lambda: "gpus_unread" in str(control.ask("GET", f"/api/v1/jobs/{waits}")[1]["reason"]), "it waits for that"
         )
-        fake.write_text(example.read_text())
+        fake.write_text(FOUR_GPUS.read_text())
         until_state(control, waits, "succeeded")
         go = tmp_path / "go"
         holds = submit(control, f"while [ ! -e {go} ]; do sleep 0.1; done", gpu_count=4)
         until_state(control, holds, "running")
-        fake.write_text(example.read_text().replace("count=4", "count=3"))
+        fake.write_text(FOUR_GPUS.read_text().replace("count=4", "count=3"))
         until(
             lambda: "isn't listed any more" in control.ask("GET", "/api/v1/nodes/late")[1]["gpu_fault"], "one is lost"
         )
@@ -235,8 +241,33 @@ def test_gpus_of_a_driver_that_comes_up_late_or_breaks_while_jobs_run_are_used_o
         until(lambda: "gpus_unread" in str(job(control, later)["reason"]), "no new work for what is lost")
         go.touch()
         assert len(until_state(control, holds, "succeeded")["attempts"]) == 1, "what runs on it goes on"
-        fake.write_text(example.read_text())
+        fake.write_text(FOUR_GPUS.read_text())
         until_state(control, later, "succeeded")
+
+
+def test_a_gpu_that_is_lost_while_the_agent_is_down_is_said_and_waited_for_until_a_person_says_that_it_is_gone(
+    control: ControlProcess, tmp_path: Path
+) -> None:
+    agent, fake = agent_with_driver(tmp_path, control, "n1")
+    fake.write_text(FOUR_GPUS.read_text())
+    fake.chmod(0o755)
+
+    def node() -> dict[str, Any]:
+        return control.ask("GET", "/api/v1/nodes/n1")[1]
+
+    with agent:
+        until(lambda: len(control.ask("GET", "/api/v1/gpus")[1]["gpus"]) == 4, "its GPUs are known")
+    fake.write_text(FOUR_GPUS.read_text().replace("count=4", "count=3"))
+    with agent:
+        until(lambda: "isn't listed any more" in node()["gpu_fault"], "one is lost")
+        assert "remove `gpus.json` in its agent's data folder" in node()["gpu_fault"]
+        waits = submit(control, "true", gpu_count=4)
+        until(lambda: "gpus_unread" in str(job(control, waits)["reason"]), "it waits for the lost one")
+        until_state(control, submit(control, "true", gpu_count=3), "succeeded")
+    (agent.data_dir / "gpus.json").unlink()
+    with agent:
+        until(lambda: node()["gpu_fault"] == "", "it is no longer known")
+        until(lambda: "no_fitting_node" in str(job(control, waits)["reason"]), "no node could run that job")
 
 
 def test_with_jobs_end_with_agent_a_stop_ends_jobs_and_runner(control: ControlProcess, tmp_path: Path) -> None:

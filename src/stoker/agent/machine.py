@@ -8,8 +8,11 @@ Rules: W1  a probe that fails never stops the agent: the node joins with what th
            once it sees more; meanwhile the node says what couldn't be read, and why
        W3  one look that sees less than before changes nothing: a driver may hiccup. What `LOOKS_MAX` in a row don't see
            is no longer offered; what runs there goes on
-       W4  a GPU that this agent has seen and that is no longer listed is a fault, until it is back or the agent is
-           started anew: only who takes a GPU out knows that it is gone for good
+       W4  a GPU that this machine is known to have and that isn't listed is a fault until it is back, also when the
+           agent is started anew. Only who takes a GPU out knows that it is gone for good, and says so: removes the file
+           of the known ones (`known_gpus.py`) and restarts the agent. Simulated GPUs are those of their script
+       W5  what the first look without a fault lists is other hardware if none of the known GPUs is among it, or if new
+           ones stand in for all that are gone: then only what is listed is known
 Source: `cpu.max` and `memory.max` as in the kernel's Documentation/admin-guide/cgroup-v2.rst; boot id as in random(4);
         death signal as in prctl(2); the variables are those that POSIX says login sets (IEEE 1003.1, 8.3).
 """
@@ -20,12 +23,14 @@ import pwd
 import resource
 import signal
 import socket
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
 from msgspec.structs import replace
 
+from stoker.agent.known_gpus import NAME as KNOWN_NAME
+from stoker.agent.known_gpus import KnownGpus
 from stoker.agent.settings import ADDRESS, LIMITS, AgentSettings, ExecutorSettings, job_limits
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.gpu import Gpu
@@ -46,6 +51,9 @@ TASK_MB: Final = 8
 """Less, and a shell and its program find none: where there is so little, it bounds the CPUs that are offered."""
 _PR_SET_PDEATHSIG: Final = 1
 LOOKS_MAX: Final = 2
+_NAMED_MAX: Final = 3
+"""GPUs that are named, of those that aren't listed any more: the fault is cut, and what to do stands at its end."""
+_TAKEN_OUT: Final = f"if taken out for good, remove `{KNOWN_NAME}` in its agent's data folder and restart the agent"
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -67,11 +75,14 @@ def node_name(settings: AgentSettings, host: str | None = None) -> NodeName:
 class GpuWatch:
     """Watch over the GPUs that this node offers."""
 
-    def __init__(self, probe: Callable[[], Awaitable[ProbeResult]], telemetry: Telemetry) -> None:
+    def __init__(self, probe: Callable[[], Awaitable[ProbeResult]], file: KnownGpus, telemetry: Telemetry) -> None:
         self._probe = probe
+        self._file = file
         self._telemetry = telemetry
         self._offered = ProbeResult(gpus=())
-        self._known: dict[GpuUuid, ProbedGpu] = {}
+        self._known: dict[GpuUuid, ProbedGpu] = {gpu.uuid: gpu for gpu in file.read()}
+        self._is_compared = False
+        # Whether it was asked if this is still the hardware that was known at the start (W5).
         self._missed = 0
         # Looks in a row that didn't see all that is offered.
         self._told = ""
@@ -97,15 +108,22 @@ class GpuWatch:
             ProbedGpu(uuid=gpu.uuid, index=gpu.index, model=gpu.model, memory_mb=gpu.memory_mb) for gpu in found.gpus
         )
         found = replace(found, gpus=tuple(same))  # without temperatures and the like, which are never the same twice
-        here = {gpu.uuid: gpu for gpu in found.gpus}
-        self._known |= here
+        if found.simulated:
+            return found
+        self._learn(found)
+        here = {gpu.uuid for gpu in found.gpus}
         gone = [gpu for gpu in self._known.values() if gpu.uuid not in here]
-        if gone and not found.faults:  # W4
-            faults = tuple(
-                GpuFault(where=f"GPU {gpu.index}", error=f"{gpu.uuid} isn't listed any more") for gpu in gone
-            )
-            found = replace(found, faults=faults)
-        return found
+        return replace(found, faults=_gone_faults(gone)) if gone and not found.faults else found  # W4
+
+    def _learn(self, found: ProbeResult) -> None:
+        here = {gpu.uuid: gpu for gpu in found.gpus}
+        if here and not found.faults and not self._is_compared:
+            self._is_compared = True
+            new, gone = here.keys() - self._known.keys(), self._known.keys() - here.keys()
+            if len(new) == len(here) or len(new) >= len(gone):
+                self._known = {}
+        self._known |= here
+        self._file.keep(self._known.values())
 
     async def watch(
         self, clock: Clock, again_s: float, settled_s: float, changed: Callable[[ProbeResult], None]
@@ -129,6 +147,14 @@ class GpuWatch:
         if trouble and trouble != self._told:
             self._telemetry.warn("gpu_probe_failed", error=trouble)
         self._told = trouble
+
+
+def _gone_faults(gone: Sequence[ProbedGpu]) -> tuple[GpuFault, ...]:
+    pairs = [(f"GPU {gpu.index}", f"{gpu.uuid} isn't listed any more") for gpu in gone[:_NAMED_MAX]]
+    if len(gone) > _NAMED_MAX:
+        pairs.append((f"{len(gone) - _NAMED_MAX} more", "not listed either"))
+    *others, (where, error) = pairs
+    return tuple(GpuFault(where=at, error=said) for at, said in (*others, (where, f"{error} ({_TAKEN_OUT})")))
 
 
 def _fault_text(found: ProbeResult) -> str:

@@ -25,6 +25,7 @@ from stoker.agent.fence import FileFence
 from stoker.agent.identity import NAME as IDENTITY_NAME
 from stoker.agent.identity import Identity, IdentityFile, root_shown, with_addresses
 from stoker.agent.instructions import TaskRules
+from stoker.agent.known_gpus import KnownGpus
 from stoker.agent.link_grpc import GrpcLink, join
 from stoker.agent.machine import GpuWatch, account_variables, check_limits, describe, die_with_parent, node_name
 from stoker.agent.ports import AgentPorts, LinkDown, LinkRefused
@@ -183,7 +184,7 @@ async def _serve(
     except OSError as fault:
         raise unusable(settings.data_dir, fault) from fault
     # The probe blocks; the event loop must not, once there are jobs to watch.
-    watch = GpuWatch(lambda: asyncio.to_thread(probe.probe), telemetry)
+    watch = GpuWatch(lambda: asyncio.to_thread(probe.probe), KnownGpus(settings.data_dir, telemetry), telemetry)
     found = await watch.look()
     runner, folders = _runner(settings, name, clock), _folders(settings, clock)
     kept = None if identity is None else Kept(IdentityFile(settings.data_dir), identity)
