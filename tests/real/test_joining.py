@@ -47,6 +47,7 @@ def test_a_node_joins_by_one_line_and_runs_jobs(control: ControlProcess, tmp_pat
     status, said = joined(agent, control, join_token(control, "one-*"))
     assert status == 0, said
     assert "node one-line has joined cluster" in said
+    assert f"start its agent: stoker agent -c {agent.settings}" in said
     kept = agent.data_dir / "identity.json"
     assert kept.stat().st_mode & 0o777 == 0o600
     with agent:

@@ -4,6 +4,7 @@ The agent ends on SIGTERM and on Ctrl-C and leaves jobs running; what it prints 
 """
 
 import os
+import shlex
 from pathlib import Path
 
 import click
@@ -83,5 +84,6 @@ def join(addresses: str, path: Path | None, flags: dict[str, object], form: str,
     text = token if token is not None else token_in(str(token_file))
     identity = asyncio.run(join_cluster(settings, [each.strip() for each in addresses.split(",")], text))
     cluster = identity.certificates.cluster_id
-    said = [f"node {identity.node} has joined cluster {cluster}; start its agent: stoker agent"]
+    start = "stoker agent" if path is None else f"stoker agent -c {shlex.quote(str(path))}"
+    said = [f"node {identity.node} has joined cluster {cluster}; start its agent: {start}"]
     show_lines(form, said, {"node": identity.node, "cluster_id": cluster, "control": identity.addresses})
