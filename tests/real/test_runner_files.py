@@ -190,7 +190,7 @@ async def test_a_stopped_task_has_every_line_in_its_file_up_to_the_kill(node: Re
 
 async def test_a_stranger_that_was_given_the_pipe_does_not_hold_up_the_end(node: RealNode, agent: Listener) -> None:
     """Y3. No process of the tree is left, yet the pipe has a writer: this test."""
-    await agent.runner.start(node.shell(key(1), "sleep 300", output="a.txt"))
+    await agent.runner.start(node.shell(key(1), "exec sleep 300", output="a.txt"))
     pid = (await agent.running(key(1))).pid
     with open(f"/proc/{pid}/fd/1", "wb", buffering=0) as pipe:
         pipe.write(b"from a stranger\n")

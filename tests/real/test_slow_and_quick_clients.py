@@ -19,6 +19,8 @@ pytestmark = pytest.mark.timeout(120)
 
 FILES = 512
 SLOW = 400
+SLOW_ADDRESS = "127.0.0.2"
+"""Theirs: what one address has too much of is kept from that one alone."""
 LIST = b"GET /api/v1/jobs?limit=1000 HTTP/1.1\r\nHOST\r\n"
 BEGINNINGS = (
     b"",
@@ -43,6 +45,7 @@ def control(tmp_path: Path) -> Iterator[ControlProcess]:
 def slow_client(control: ControlProcess, beginning: bytes) -> socket.socket:
     client = socket.socket()
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+    client.bind((SLOW_ADDRESS, 0))
     client.connect(("127.0.0.1", control.http_port))
     client.setblocking(False)
     client.send(beginning.replace(b"HOST", control.head))

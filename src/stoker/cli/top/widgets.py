@@ -235,7 +235,7 @@ class Page(Screen[None]):
 
     def write(self, text: str, log: Sequence[str] | None = None) -> None:
         """Draw what has changed. Of the log the last lines are seen that there is room for."""
-        if not self.is_mounted:
+        if not self.is_mounted or not self.query("#body"):  # a page that closes loses its widgets first
             return
         if text != self._text:
             self._text = text
@@ -249,6 +249,8 @@ class Page(Screen[None]):
         self.call_after_refresh(self._write_log)
 
     def _write_log(self) -> None:
+        if not self.query("#log"):
+            return
         pane = self.query_one("#log", Line)
         pane.say("\n".join(self._log[-max(1, pane.size.height) :]) or "(nothing yet)")
 
