@@ -60,6 +60,12 @@ def row(name: str, times: list[float]) -> str:
     return f"| {name} | {statistics.median(times):.1f} | {ordered[0]:.1f} | {p90:.1f} | {ordered[-1]:.1f} |"
 
 
+def print_head(rate: float, rounds: int) -> None:
+    """What was measured on, and the columns. `rate`: fdatasync/s."""
+    print(f"{machine()}; {rate:.0f} fdatasync/s ({1e3 / rate:.2f} ms each); {rounds} rounds, ms\n")
+    print("| what | median | min | 90 % | max |\n|---|---|---|---|---|")
+
+
 @contextlib.contextmanager
 def one_node(folder: Path, *, tls: bool) -> Iterator[Half]:
     """A `stoker control` and an agent that has joined it, both over TLS or both in plain text."""
@@ -79,11 +85,15 @@ def one_node(folder: Path, *, tls: bool) -> Iterator[Half]:
         until(lambda: control.is_active, control.output)
         tokens = FolderTokens(control.folder)
         control.token = tokens.create_token(NewTokenBody(role=Role.ADMIN, user="root")).token
-        shown = tokens.create_token(NewTokenBody(role=Role.JOIN, nodes="n1") if tls else NewTokenBody(role=Role.AGENT))
-        token_file = folder / "agent-token"
-        token_file.touch(0o600)
-        token_file.write_text(shown.token)
-        agent.know([control.address], token_file=None if tls else token_file, join_token=shown.token).start()
+        if tls:
+            joining = tokens.create_token(NewTokenBody(role=Role.JOIN, nodes="n1"))
+            agent.know([control.address], join_token=joining.token)
+        else:
+            token_file = folder / "agent-token"
+            token_file.touch(0o600)
+            token_file.write_text(tokens.create_token(NewTokenBody(role=Role.AGENT)).token)
+            agent.know([control.address], token_file=token_file)
+        agent.start()
         until(lambda: control.ask("GET", "/api/v1/cluster/status")[1]["online_nodes"] == 1, control.output)
         yield control
     finally:
@@ -111,8 +121,7 @@ def report_tls(rounds: int) -> None:
                 until(partial(_is_idle, controls[tls]), controls[tls].output)
                 time.sleep(dice.uniform(0.02, 0.2))
     part = statistics.median(times[True]) / statistics.median(times[False])
-    print(f"{machine()}; {rate:.0f} fdatasync/s ({1e3 / rate:.2f} ms each); {rounds} rounds, ms\n")
-    print("| what | median | min | 90 % | max |\n|---|---|---|---|---|")
+    print_head(rate, rounds)
     print(row("POST to first instruction, plain text", times[False]))
     print(row("POST to first instruction, TLS", times[True]))
     print(f"\nTLS takes {part:.2f} of plain text. Must: {TLS_PART}: {'yes' if part <= TLS_PART else 'NO'}")
@@ -142,8 +151,7 @@ def main() -> None:
             time.sleep(dice.uniform(0.02, 0.2))
         rss = tree_rss_mib(up.pid)
         connection.close()
-    print(f"{machine()}; {rate:.0f} fdatasync/s ({1e3 / rate:.2f} ms each); {rounds} rounds, ms\n")
-    print("| what | median | min | 90 % | max |\n|---|---|---|---|---|")
+    print_head(rate, rounds)
     print(row("POST to first instruction, idle `stoker up`", jobs))
     print(row("floor: the same shell spawned by the driver", floor))
     print("\n| process | RSS MiB, largest |\n|---|---|")

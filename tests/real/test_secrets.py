@@ -140,7 +140,6 @@ def test_a_standby_gets_the_key_over_tls_and_starts_jobs_with_secrets_after_a_ta
     with pair:
         pair.start()
         agent = AgentProcess(tmp_path / "n-1", name="n-1")
-        agent.write(*(line for line in agent.settings.read_text().splitlines() if not line.startswith("control:")))
         join(pair, agent, "n-*")
         pair.agents.append(agent.start())
         first, second = pair.active, pair.standby

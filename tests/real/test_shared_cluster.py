@@ -97,9 +97,7 @@ class SharedCluster:
         agent.environ.clear()
         agent.data_dir.mkdir(mode=0o711)
         folder.chmod(0o711)
-        agent.write(*(line for line in agent.settings.read_text().splitlines() if not line.startswith("control:")))
-        status, said = agent.join(",".join(half.address for half in self.pair.halves), token)
-        assert status == 0, said
+        agent.know([half.address for half in self.pair.halves], join_token=token)
         self.pair.agents.append(agent.start())
 
     def holds_jobs(self, node: str) -> bool:

@@ -6,9 +6,9 @@ Rules: S1  one GPU that can't be read is a fault of that GPU; it never hides the
        S3  a GPU is broken if it has no UUID, says that it is lost or wants a reset, or can't tell its memory for any
            reason but that the driver has no such number (unified memory: 0)
        S4  what isn't about one GPU (warnings before or after the list) is kept as messages, for when nothing else is
+       S5  the order is that of PCI addresses, whatever order the lines have; `index` stays nvidia-smi's own
        S6  a list that ended too early is a fault too: a row that is cut off, or a program that failed and named no
            GPU that it couldn't read
-       S5  the order is that of PCI addresses, whatever order the lines have; `index` stays nvidia-smi's own
 Source: rows 47, 51, 54, 55, 56, 59 and 63 of the fault list, and threads that quote such output.
 """
 

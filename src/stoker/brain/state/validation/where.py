@@ -107,7 +107,7 @@ def _no_node_for_account(state: ClusterState, user: str) -> Refusal | None:
 
 
 def _no_node_for_encoding(state: ClusterState, encoding: TextEncoding) -> Refusal | None:
-    """E6."""
+    """Return the refusal of texts that aren't UTF-8 where no node's agent can read them (E6)."""
     nodes = len(state.nodes)
     if encoding is TextEncoding.UTF_8 or not nodes:
         return None
