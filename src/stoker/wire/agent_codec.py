@@ -157,7 +157,7 @@ def _decode_start(wire: pb.Start) -> Start:
     return _decoded(
         Start,
         wire,
-        *("cpus", "memory_mb", "probe_port", "lease_ms"),
+        *("cpus", "memory_mb", "probe_port", "lease_ms", "gang_port_min", "gang_port_max"),
         key=_decode_key(wire.key),
         command=wire.shell or tuple(wire.argv),
         env=dict(wire.env),

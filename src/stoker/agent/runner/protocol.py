@@ -54,6 +54,10 @@ if TYPE_CHECKING:
         umask: int
         pids_max: int
         """Processes and threads that the task may have at once, where the node can bound them. 0 = no bound."""
+        gang_port_min: int
+        gang_port_max: int
+        """Choose a port for it beyond these. 0 = it has one."""
+        host_file: str
         limits: dict[str, list[int]]
         """Soft and hard limit by the names of setrlimit(2), such as `nofile`. -1 = unlimited."""
 
@@ -98,9 +102,11 @@ _CREDENTIALS: Final = struct.Struct("iII")
 """pid, uid, gid."""
 _OLDER: Final[dict[str, object]] = {
     "output": "", "error": "", "append": False, "folder": "", "allow_root": False, "lease_ms": 0, "umask": 0o022,
-    "limits": {}, "pids_max": 0,
+    "limits": {}, "pids_max": 0, "gang_port_min": 0, "gang_port_max": 0, "host_file": "",
 }  # fmt: skip
 """What a start means that is an older agent's, which says nothing of these (P2)."""
+_TEXTS: Final = ("shell", "workdir", "user", "output", "error", "folder", "host_file")
+_NUMBERS: Final = ("memory_mb", "probe_port", "lease_ms", "umask", "pids_max", "gang_port_min", "gang_port_max")
 _READ_BYTES: Final = 256 * 1024
 """Taken from the socket in one turn."""
 
@@ -132,8 +138,8 @@ def read_start(message: Mapping[str, object]) -> StartInstruction:
         raise BadFrame(f"argv, env and gpus of the start of {key} may hold texts only")
     message = {**_OLDER, **message}
     start: dict[str, object] = {"do": "start", "key": key, "argv": argv, "env": env, "gpus": gpus}
-    start |= {name: _text(message, name) for name in ("shell", "workdir", "user", "output", "error", "folder")}
-    start |= {name: read_number(message, name) for name in ("memory_mb", "probe_port", "lease_ms", "umask", "pids_max")}
+    start |= {name: _text(message, name) for name in _TEXTS}
+    start |= {name: read_number(message, name) for name in _NUMBERS}
     start |= {name: _field(message, name, bool, "true or false") for name in ("allow_root", "append")}
     start["limits"] = _read_limits(message)
     return start  # type: ignore[return-value]  # every field was read just now

@@ -11,13 +11,22 @@ import os
 from collections import deque
 
 from stoker.agent.runner import clock
+from stoker.agent.runner.files import opened, write_all
 from stoker.agent.runner.output import spool
 from stoker.agent.runner.output.copier import Pipes
 from stoker.agent.runner.output.spool import OutputRetention, Spool
 from stoker.agent.runner.process import procfs
 from stoker.agent.runner.process.account import NOBODY, CannotStart, actor, uid_said
 from stoker.agent.runner.process.cgroup import Cgroups, TaskCgroup
-from stoker.agent.runner.process.launch import FAILED_EARLY, NO_LIMITS, FolderBound, Launch, answer_of, port_conflict
+from stoker.agent.runner.process.launch import (
+    FAILED_EARLY,
+    NO_LIMITS,
+    FolderBound,
+    Launch,
+    answer_of,
+    own_port,
+    port_conflict,
+)
 from stoker.agent.runner.process.tree import Trees
 from stoker.agent.runner.task import ENDING, RUNNING, STARTING, Leases, RunnerTask
 from stoker.agent.runner.task_output import TaskOutputs
@@ -33,6 +42,7 @@ if TYPE_CHECKING:
 
     Watch = Callable[[int, RunnerTask], None]
 
+HOST_FILE_NAME: Final = "STOKER_HOSTFILE"
 _SIGNALS: Final = range(1, 65)
 _NODE_LACKS: Final = ("(EMFILE)", "(ENFILE)", "(ENOMEM)")
 _OF_THE_NODE: Final = (*_NODE_LACKS, "(EAGAIN)", "(ENOSPC)", "(EROFS)", "(EIO)")
@@ -185,6 +195,7 @@ class Supervisor:
             account.owns(workdir)
         if not self._outputs.opened(task, start, workdir, account):
             return  # it comes again
+        self._tell_place(task, start)
         launch = Launch(start, (procfs.MARK_NAME, task.tree.mark), workdir, account, task.tree.group)
         if self._settings.folder_bytes_max:
             job = int(task.key.partition(".")[0])
@@ -197,6 +208,21 @@ class Supervisor:
         task.spool = Spool(self.output_retention.output(task.key), *limits)
         task.tree.group.make()
         self._fork(task, launch)
+
+    def _tell_place(self, task: RunnerTask, start: StartInstruction) -> None:
+        """Put into its variables where a task's processes meet, and on which machines. Raises CannotStart, OSError."""
+        if start["gang_port_max"]:
+            gang_ports = (start["gang_port_min"], start["gang_port_max"])
+            taken = {other.port for other in self.tasks.values()}
+            task.port = own_port(gang_ports, taken, int.from_bytes(os.urandom(4), "big"))
+            for prefix in ("", "PET_"):
+                start["env"][f"{prefix}MASTER_ADDR"] = "127.0.0.1"
+                start["env"][f"{prefix}MASTER_PORT"] = str(task.port)
+        if start["host_file"]:
+            path = start["env"][HOST_FILE_NAME] = self.output_retention.host_file(task.key)
+            with opened(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as file:
+                os.fchmod(file, 0o644)  # its user reads it
+                write_all(file, start["host_file"].encode())
 
     def _fork(self, task: RunnerTask, launch: Launch) -> None:
         pipes = task.copier.pipes if task.copier else Pipes()

@@ -76,6 +76,8 @@ class RunnerTask:
         self.copier: Copier | None = None
         """When its output also goes to a file of its user's."""
         self.spool: Spool | None = None
+        self.port = 0
+        """Where its processes meet, if that was chosen here."""
         self.status: int | None = None
         """Of the leader, as waitpid gives it."""
         self.cause = "exited"

@@ -46,6 +46,12 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
     """Kill it, without grace, once no active control plane has answered this node for so long. 0 = never."""
     append: bool = False
     """Never empty the two files: a lower rank of this attempt, perhaps on another node, writes to them too."""
+    gang_port_min: int = 0
+    gang_port_max: int = 0
+    """The node chooses a port for this task, which meets nobody elsewhere: a free one of this machine, beyond these,
+    which the engine gives out. 0 = there is one in `env`."""
+    host_file: str = ""
+    """Content of the file that STOKER_HOSTFILE names (`environment.host_file`). Empty = no such file."""
     encoding: TextEncoding = TextEncoding.UTF_8
     """Of `command`, `env`, `workdir`, `output` and `error`."""
 

@@ -495,6 +495,9 @@ class Start(_message.Message):
     APPEND_FIELD_NUMBER: _builtins.int
     LEASE_MS_FIELD_NUMBER: _builtins.int
     ENCODING_FIELD_NUMBER: _builtins.int
+    GANG_PORT_MIN_FIELD_NUMBER: _builtins.int
+    GANG_PORT_MAX_FIELD_NUMBER: _builtins.int
+    HOST_FILE_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     shell: _builtins.str
     """Exactly one of the two."""
@@ -511,6 +514,13 @@ class Start(_message.Message):
     """Kill the task when no Beat has been answered for that long. 0 = never."""
     encoding: _builtins.str
     """How the texts of 3 to 6, 12 and 13 become bytes: `utf-8` or `latin-1`. Empty = `utf-8`."""
+    gang_port_min: _builtins.int
+    """Choose a port where the task's processes meet, free on this machine and beyond these two and what lies between.
+    0 = `env` names one.
+    """
+    gang_port_max: _builtins.int
+    host_file: _builtins.str
+    """Content of the file that STOKER_HOSTFILE names, `ADDRESS slots=N` a line. Empty = no such file."""
     @_builtins.property
     def key(self) -> Global___TaskKey: ...
     @_builtins.property
@@ -538,10 +548,13 @@ class Start(_message.Message):
         append: _builtins.bool = ...,
         lease_ms: _builtins.int = ...,
         encoding: _builtins.str = ...,
+        gang_port_min: _builtins.int = ...,
+        gang_port_max: _builtins.int = ...,
+        host_file: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["append", b"append", "argv", b"argv", "cpus", b"cpus", "encoding", b"encoding", "env", b"env", "epoch", b"epoch", "error", b"error", "gpus", b"gpus", "key", b"key", "lease_ms", b"lease_ms", "memory_mb", b"memory_mb", "output", b"output", "probe_port", b"probe_port", "shell", b"shell", "user", b"user", "workdir", b"workdir"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["append", b"append", "argv", b"argv", "cpus", b"cpus", "encoding", b"encoding", "env", b"env", "epoch", b"epoch", "error", b"error", "gang_port_max", b"gang_port_max", "gang_port_min", b"gang_port_min", "gpus", b"gpus", "host_file", b"host_file", "key", b"key", "lease_ms", b"lease_ms", "memory_mb", b"memory_mb", "output", b"output", "probe_port", b"probe_port", "shell", b"shell", "user", b"user", "workdir", b"workdir"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

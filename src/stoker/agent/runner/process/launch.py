@@ -30,6 +30,7 @@ from stoker.agent.runner.process.kernel import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Container
     from typing import Final
 
     from stoker.agent.runner.process.account import Actor
@@ -39,6 +40,11 @@ if TYPE_CHECKING:
 _DEFAULT_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 """Searched when the job's environment has no PATH."""
 _REASON_BYTES_MAX: Final = 4096
+_OWN_PORTS: Final = (*range(10_000, 20_000), *range(30_000, 32_768))
+"""Ports for tasks alone: below Linux's ephemeral range, whose ports any connection may take, and on both sides of those
+that the engine gives to gangs by default."""
+_OWN_PORT_TRIES_MAX: Final = 1_000
+"""Some 40 ms."""
 _PROJECTS_BEGIN: Final = 1 << 30
 _PROJECTS_MAX: Final = 1 << 20
 """Numbers of projects that are ours, so that a file system keeps at most 75 MB about them; jobs so far apart share."""
@@ -238,6 +244,26 @@ def port_conflict(port: int) -> str:
             if error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
                 return f"TCP port {port} can't be bound: {error_text(error)}"
     return ""
+
+
+def own_port(gang_ports: tuple[int, int], taken: Container[int], begin: int) -> int:
+    """Return a port for a task that meets nobody elsewhere: free, not of `gang_ports` (both included), not `taken`.
+
+    `begin` is any number, by which agents that share a machine begin at different places. Raises CannotStart.
+    """
+    count, tries = len(_OWN_PORTS), 0
+    for step in range(count):
+        port: int = _OWN_PORTS[(begin + step) % count]
+        if port in taken or gang_ports[0] <= port <= gang_ports[1]:
+            continue
+        tries += 1
+        if not port_conflict(port):
+            return port
+        if tries == _OWN_PORT_TRIES_MAX:
+            break
+    raise CannotStart(
+        f"no port is free for its processes to meet at: {tries} ports of this machine were tried", "port_taken"
+    )
 
 
 def _candidates(word: str, path: str) -> list[str]:
