@@ -12,7 +12,8 @@ from typing import Final
 import pytest
 
 from tests.programs import needs
-from tests.real.up_process import UpProcess, run
+from tests.real.forks import ran_text
+from tests.real.up_process import UpProcess, environment, stoker
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(600), needs("torchrun", "mpirun")]
 
@@ -31,6 +32,8 @@ dist.init_process_group("gloo", rank=rank, world_size=size)
 {ADD_UP}"""
 TEED: Final = ("--env", "PET_REDIRECTS=1", "--env", "PET_TEE=1")
 """torchrun of PyTorch 1.13 fails under Python 3.11 unless it is told where output goes."""
+PATIENCE_S: Final = 500.0
+"""Sixteen processes that import PyTorch, on two cores that others use as well."""
 TWO_BY_TWO: Final = ("--tasks", "4", "--tasks-per-node", "2")
 
 
@@ -43,10 +46,9 @@ class Cluster:
 
     def world(self, *words: str) -> list[str]:
         """What every process of a job said of its world, in the order of their ranks."""
-        env = {"STOKER_SERVER": self._up.url, "OMP_NUM_THREADS": "1"}
-        done = run(
-            self._folder, "submit", "--wait", "--env", "OMP_NUM_THREADS=1", "--output", "said.%j", *words, env=env
-        )
+        asked = stoker("submit", "--wait", "--env", "OMP_NUM_THREADS=1", "--output", "said.%j", *words)
+        env = environment(self._folder, STOKER_SERVER=self._up.url)
+        done = ran_text(asked, env=env, cwd=self._folder, timeout_s=PATIENCE_S)
         job = done.stdout.split()[0]
         said = (self._folder / f"said.{job}").read_text()
         assert done.returncode == 0, (done.stderr, said)

@@ -44,7 +44,8 @@ def act(cluster: Cast) -> None:
         if order is None:
             cluster.ask(tell(cluster, SignalJob(by=BOB, target=target, signal=10)))
         else:
-            cluster.ask(tell(cluster, order(by=BOB, target=target), cluster.dice.choice([1, 1, 2, 3])))
+            given = {"hold": target.job % 2 == 0} if order is Requeue else {}
+            cluster.ask(tell(cluster, order(by=BOB, target=target, **given), cluster.dice.choice([1, 1, 2, 3])))
     elif roll < 0.9:
         cluster.ask(drain_or_resume(cluster))
     elif roll < 0.96:

@@ -80,6 +80,13 @@ class Endpoint(NamedTuple, Generic[Answer]):
         """Every shape that the body may have; empty where none is sent."""
         return () if self.body is None else (self.body(), *self.other_bodies())
 
+    @property
+    def body_may_lack(self) -> bool:
+        """Whether an order may come without the body that it may have."""
+        from msgspec.structs import fields  # only a control plane asks
+
+        return bool(self.job_operation) and not any(field.required for each in self.bodies for field in fields(each))
+
 
 def _no_query() -> type[Struct]:
     return rest.decode.NoQuery
@@ -149,6 +156,7 @@ REQUEUE: Final = _job_operation(
     *("nothing_failed", "job_waits", "job_ended", "too_many_jobs", "too_many_attempts"),
     *("dependency_never_satisfied", "unknown_partition", "unknown_tenant", "queue_full", "job_bytes_full"),
     *("over_tenant_limit", "demand_unstated", "priority_above_tier", "time_limit_too_long"),
+    body=lambda: rest.job.RequeueBody,
     repeatable=False,
 )
 """A repeat would stop what the first one started."""

@@ -281,6 +281,8 @@ def _operation(
 
 async def _fields_given(request: Request, row: endpoints.Endpoint[Any]) -> dict[str, Any]:
     data = await body_of(request)
+    if not data and row.body_may_lack:
+        return {}
     if row.body is None:
         # A body that says nothing is taken, one that says something is not: it would be meant.
         if data:

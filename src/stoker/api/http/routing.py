@@ -117,7 +117,7 @@ def _contract(endpoint: Endpoint[Any], refusals: Sequence[str], content: Content
         "responses": {str(endpoint.status): answer, **_problems((*refusals, *QUERY) if query else refusals)},
     }
     if endpoint.bodies:
-        contract["requestBody"] = {"required": True, "content": _json(endpoint.bodies)}
+        contract["requestBody"] = {"required": not endpoint.body_may_lack, "content": _json(endpoint.bodies)}
     if endpoint.keyed:
         schema = {"type": "string", "minLength": 1, "maxLength": KEY_MAX, "pattern": r"^[!-~]+$"}
         contract["parameters"].append(

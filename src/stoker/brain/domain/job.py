@@ -218,6 +218,8 @@ class StopRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     cause: StopCause
     at: Instant
     by: Principal
+    hold: bool = False
+    """Of `REQUEUED`: whether the job is held after it, instead of waiting for its turn."""
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True, gc=False):

@@ -116,6 +116,9 @@ class Requeue(_JobCommand, frozen=True, kw_only=True):
 
     row: ClassVar["CommandRow[Requeue]"] = CommandRow(action="requeue")
 
+    hold: bool = False
+    """Hold it then, until it is released."""
+
 
 class SignalJob(_JobCommand, frozen=True, kw_only=True):
     """Send a signal to the processes of a running job, once."""

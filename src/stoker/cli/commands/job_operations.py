@@ -72,17 +72,21 @@ def release(job_ids: tuple[str, ...], form: str) -> None:
 
 
 @_operation(ANY_JOB)
-def requeue(job_ids: tuple[str, ...], form: str) -> None:
+@click.option("--hold", is_flag=True, help="Hold them once they have stopped, until `stoker release`.")
+def requeue(job_ids: tuple[str, ...], form: str, *, hold: bool) -> None:
     """Run jobs once more, under their own ids.
 
-    What is live is stopped first; what has ended waits again. Of an array its failed members are taken.
+    What is live is stopped first, as by a cancel: a terminate signal, the grace time, a kill. What has ended waits
+    again. Of an array its failed members are taken.
 
     \b
     Examples:
       stoker requeue 7
       stoker requeue 9_3
+      stoker requeue --hold 7    # stop it, and let it go on when it is released
     """
-    give(form, job_ids, connect().requeue)
+    client = connect()
+    give(form, job_ids, lambda job_id: client.requeue(job_id, hold=hold))
 
 
 @click.command(cls=OnceCommand)

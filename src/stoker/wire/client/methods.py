@@ -168,14 +168,15 @@ class ClientMethods:
         return calls.tell_jobs(endpoints.RELEASE, jobs)
 
     @Declared
-    def requeue(self, jobs: str) -> Steps[JobsToldView]:
-        """Run a job once more: what is live is stopped first, what has ended waits again.
+    def requeue(self, jobs: str, *, hold: bool = False) -> Steps[JobsToldView]:
+        """Run a job once more: what is live is stopped first, what has ended waits again; with `hold` it is held.
 
         Of a whole array the members that failed. Never repeated by itself, for it would stop what it started.
 
         Raises: StokerError `job_waits`, `nothing_failed`, or `no_answer` where it may have been carried out.
         """
-        return calls.tell_jobs(endpoints.REQUEUE, jobs)
+        # Without a body where none is needed: an older control plane takes none.
+        return calls.tell_jobs(endpoints.REQUEUE, jobs, rest.job.RequeueBody(hold=True) if hold else None)
 
     @Declared
     def signal(self, jobs: str, signal: str | int) -> Steps[JobsToldView]:

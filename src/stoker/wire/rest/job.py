@@ -216,6 +216,11 @@ class JobsToldView(msgspec.Struct, frozen=True, kw_only=True):
     changed: int
 
 
+class RequeueBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    hold: bool = False
+    """Hold it once it has stopped, until it is released."""
+
+
 class SignalBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     signal: int | str
     """A name as `kill -l` shows it, with or without SIG, or a number."""

@@ -21,6 +21,7 @@ from stoker.brain.domain.array import (
     spans_text,
 )
 from stoker.brain.domain.errors import FactValue, Refusal, refuse
+from stoker.brain.domain.ids import JobId
 from stoker.brain.domain.job import Job, StopCause
 from stoker.brain.domain.lifecycle import LIVE, JobState
 from stoker.brain.domain.reason import Reason, ReasonCode
@@ -101,7 +102,7 @@ def admit_operation(state: ClusterState, command: JobOperation) -> Answer:
         case Release():
             return release(state, target)
         case Requeue():
-            return requeue(state, target)
+            return requeue(state, target, hold=command.hold)
         case SignalJob():
             return signal(state, target, command)
         case _:
@@ -147,7 +148,7 @@ def hold(state: ClusterState, target: _OperationTarget) -> Answer:
     if events or held:
         return tuple(events)
     if any(job.state in LIVE for job in target.records):
-        hint = f"`stoker requeue{target.typed}` stops it and lets it wait again; then it can be held"
+        hint = f"`stoker requeue --hold{target.typed}` stops it, and holds it once it has stopped"
         return target.refuse("job_live", f"{target} has started, and only what waits can be held", hint)
     return _ended(state, target)
 
@@ -169,8 +170,8 @@ def release(state: ClusterState, target: _OperationTarget) -> Answer:
     return target.refuse("not_held", f"{target} isn't held", _status_hint(target))
 
 
-def requeue(state: ClusterState, target: _OperationTarget) -> Answer:
-    """Admit another try of ended targets, and of live ones once they have stopped."""
+def requeue(state: ClusterState, target: _OperationTarget, *, hold: bool = False) -> Answer:
+    """Admit another try of ended targets, and of live ones once they have stopped; `hold`: not before a release."""
     again = [job for job in target.records if not target.whole or job.state in FAILED]
     for job in (*again, *((target.array,) if target.array else ())):
         gone = partition_fault(state, job.spec.partition) or tenant_fault(state, job.spec.tenant)
@@ -185,15 +186,15 @@ def requeue(state: ClusterState, target: _OperationTarget) -> Answer:
     fault = _too_many(state, target, sum(map(count_of, unmade))) or _tenant_fault(state, target, again, unmade)
     if fault:
         return fault
-    events: list[JobEvent] = [*_unmade(target, unmade)]
+    events: list[JobEvent] = [*_unmade(target, unmade, hold=hold)]
     for job in again:
-        events.extend(_once_more(job))
+        events.extend(_once_more(job, hold=hold))
     array = target.array
     if array and array.is_final and (events or (target.whole and array.members and array.members.lazy)):
         events.insert(0, JobReturned(job=array.id))
     if events:
         return tuple(events)
-    return _nothing_again(target)
+    return _nothing_again(target, hold=hold)
 
 
 def signal(state: ClusterState, target: _OperationTarget, command: SignalJob) -> Answer:
@@ -301,13 +302,13 @@ def _tenant_fault(
     return TenantRules(state).fault_again([*ended, *((array,) if array else ())], more) if more else None
 
 
-def _unmade(target: _OperationTarget, unmade: Iterable[Spans]) -> Iterator[JobEvent]:
+def _unmade(target: _OperationTarget, unmade: Iterable[Spans], *, hold: bool) -> Iterator[JobEvent]:
     for spans in unmade:
         for index in indexes_of(spans):
             assert target.array is not None, "only arrays have members"
             spec, _ = target.array.as_array
             yield MemberMade(array=target.array.id, index=index)
-            yield JobReturned(job=member_id(target.array.id, spec, index))
+            yield from _returned(member_id(target.array.id, spec, index), hold=hold)
 
 
 def _never_satisfied(job: Job, never: Reason) -> Refusal:
@@ -316,7 +317,7 @@ def _never_satisfied(job: Job, never: Reason) -> Refusal:
     return refuse("dependency_never_satisfied", message, hint, job_id=job.label)
 
 
-def _nothing_again(target: _OperationTarget) -> Refusal:
+def _nothing_again(target: _OperationTarget, *, hold: bool) -> Refusal:
     array, named = target.array, target.ref.members
     if target.whole and array:
         members = array.members
@@ -334,7 +335,11 @@ def _nothing_again(target: _OperationTarget) -> Refusal:
             message = f"{target} ended so long ago that an older Stoker forgot how"
             return target.refuse("job_forgotten", message, "submit it again")
     message = f"{target} waits already, or is about to end for another reason"
-    return target.refuse("job_waits", message, f"`stoker why{target.typed}` says what it waits for")
+    hint = f"`stoker why{target.typed}` says what it waits for"
+    states = [*(job.state for job in target.records), _lazy_state(target)]
+    if hold and JobState.PENDING in states:
+        hint = f"`stoker hold{target.typed}` keeps it from starting"
+    return target.refuse("job_waits", message, hint)
 
 
 def _ended_with_its_array(target: _OperationTarget, array: Job) -> Refusal:
@@ -352,12 +357,22 @@ def _tried_enough(job: Job, most: int) -> Refusal:
     return refuse("too_many_attempts", message, "submit it again", job_id=job.label, attempts=count, attempts_max=most)
 
 
-def _once_more(job: Job) -> Iterator[JobEvent]:
+def _once_more(job: Job, *, hold: bool) -> Iterator[JobEvent]:
     attempt = job.live_attempt
     if job.is_final:
-        yield JobReturned(job=job.id)
-    elif attempt is not None and (attempt.stop is None or attempt.stop.cause is StopCause.MEMBER_ENDED):
-        yield AttemptStopping(job=job.id, attempt=attempt.number, cause=StopCause.REQUEUED)
+        yield from _returned(job.id, hold=hold)
+    elif attempt is not None:
+        stop = attempt.stop
+        # Who asks for a hold while it stops to be requeued gets it; who then asks for none lets it wait.
+        other = stop is not None and stop.cause is StopCause.REQUEUED and stop.hold != hold
+        if stop is None or stop.cause is StopCause.MEMBER_ENDED or other:
+            yield AttemptStopping(job=job.id, attempt=attempt.number, cause=StopCause.REQUEUED, hold=hold)
+
+
+def _returned(job: JobId, *, hold: bool) -> Iterator[JobEvent]:
+    yield JobReturned(job=job)
+    if hold:
+        yield JobHeld(job=job)
 
 
 def _ended(state: ClusterState, target: _OperationTarget, hint: str = "") -> Refusal:

@@ -255,7 +255,7 @@ def _task_started(job: Job, event: events.TaskStarted, at: Instant, clock_moved_
 def _stopping(job: Job, event: events.AttemptStopping, at: Instant, by: Principal) -> Job:
     attempt = _live(job, event.attempt)
     if event.cause is not None:
-        attempt = replace(attempt, stop=StopRequest(cause=event.cause, at=at, by=by))
+        attempt = replace(attempt, stop=StopRequest(cause=event.cause, at=at, by=by, hold=event.hold))
     return replace(job, state=_moved(job, JobState.STOPPING), attempts=_with_attempt(job, attempt))
 
 
@@ -276,7 +276,7 @@ def _attempt_ended(job: Job, outcome: Outcome, exit_code: int | None, at: Instan
 def _requeued(job: Job, event: events.JobRequeued, at: Instant) -> Job:
     return replace(
         job,
-        state=_moved(job, JobState.PENDING),
+        state=_moved(job, JobState.HELD if event.held else JobState.PENDING),
         attempts=_attempt_ended(job, event.outcome, event.exit_code, at),
         reason=event.reason,
         not_before=event.not_before,

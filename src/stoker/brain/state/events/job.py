@@ -38,7 +38,7 @@ def _finished_fields(event: "JobFinished") -> Fields:
 
 def _stopping_note(event: "AttemptStopping") -> JobNote | None:
     action = {StopCause.CANCELLED: "cancel", StopCause.REQUEUED: "requeue"}.get(event.cause) if event.cause else None
-    return JobNote(action, event.job) if action else None
+    return JobNote(action, event.job, "hold" if event.hold else "") if action else None
 
 
 class AboutJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -128,6 +128,8 @@ class AttemptStopping(_AboutAttempt, frozen=True, kw_only=True, tag="attempt_sto
     )
 
     cause: StopCause | None = None
+    hold: bool = False
+    """As in `StopRequest`."""
 
 
 class TaskEnded(_AboutTask, frozen=True, kw_only=True, tag="task_ended"):
@@ -145,7 +147,7 @@ class TaskEnded(_AboutTask, frozen=True, kw_only=True, tag="task_ended"):
 
 
 class JobRequeued(AboutJob, frozen=True, kw_only=True, tag="job_requeued"):
-    """Every task of the live attempt has ended with `outcome`, and the job is pending again.
+    """Every task of the live attempt has ended with `outcome`, and the job is pending again, or held.
 
     Exactly one counter rose, by the kind of that outcome.
     """
@@ -166,6 +168,7 @@ class JobRequeued(AboutJob, frozen=True, kw_only=True, tag="job_requeued"):
     retries_used: int = 0
     requeues_used: int = 0
     port_retries_used: int = 0
+    held: bool = False
 
 
 class JobsEligible(msgspec.Struct, frozen=True, kw_only=True, tag="jobs_eligible"):
