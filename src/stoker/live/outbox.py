@@ -197,6 +197,7 @@ class Outbox:
             probe_port=attempt.master_port if key.rank == 0 else 0,
             lease_ms=attempt.lease_ms,
             encoding=job.spec.encoding,
+            script=job.spec.script,
         )
 
 

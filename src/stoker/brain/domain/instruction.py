@@ -47,7 +47,9 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
     append: bool = False
     """Never empty the two files: a lower rank of this attempt, perhaps on another node, writes to them too."""
     encoding: TextEncoding = TextEncoding.UTF_8
-    """Of `command`, `env`, `workdir`, `output` and `error`."""
+    """Of `command`, `script`, `env`, `workdir`, `output` and `error`."""
+    script: str = ""
+    """Text of the script to run, with `command` as its name and arguments. Empty = the command is one of the node's."""
 
     def __repr__(self) -> str:
         return f"Start({self.key}, epoch {self.epoch})"  # its environment may hold secrets
