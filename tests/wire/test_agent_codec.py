@@ -60,6 +60,7 @@ inventories = st.builds(
     limits=text,
     gpu_fault=text,
     reads_latin_1=st.booleans(),
+    keeps_scripts=st.booleans(),
 )
 nodes = st.from_regex(NODE_NAME, fullmatch=True).map(NodeName)
 registrations = st.builds(Registration, node=nodes, inventory=inventories)
@@ -100,6 +101,7 @@ instructions: st.SearchStrategy[Instruction] = st.one_of(
         gang_port_max=count,
         host_file=text,
         encoding=st.sampled_from(TextEncoding),
+        script=text,
     ),
     st.builds(Stop, key=keys, epoch=epoch, grace_ms=big, cause=st.none() | st.sampled_from(StopCause)),
     st.builds(Signal, key=keys, epoch=epoch, signal=st.integers(1, SIGNAL_MAX)),
@@ -156,6 +158,7 @@ def test_log_messages_survive_the_wire(request: LogRequest, chunk: LogChunk) -> 
 def test_an_agent_of_an_older_version_says_nothing_of_latin_1_and_so_reads_none() -> None:
     older = pb.RegisterRequest(node="n1", boot_id="b", address="a")
     assert not codec.decode_registration(older).inventory.reads_latin_1
+    assert not codec.decode_registration(older).inventory.keeps_scripts
 
 
 def test_exit_code_zero_is_not_the_same_as_no_exit_code() -> None:
@@ -223,13 +226,13 @@ def test_an_error_with_undecodable_bytes_still_reaches_people() -> None:
 def test_every_field_of_every_noun_is_on_the_wire() -> None:
     """A field added to a noun and forgotten here would be dropped in silence: the strategies name them all."""
     drawn: dict[type[msgspec.Struct], int] = {
-        Inventory: 18,
+        Inventory: 19,
         Gpu: 5,
         TaskStatus: 4,
         TaskInventory: 3,
         Started: 3,
         Beat: 3,
-        Start: 18,
+        Start: 19,
         Stop: 4,
         Signal: 3,
         TaskEnd: 7,

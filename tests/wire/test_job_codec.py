@@ -13,7 +13,7 @@ from stoker.wire.job_codec import ANSWER_BYTES_MAX, check_known, encode_job, job
 from stoker.wire.rest.job import AttemptView, JobListQuery, JobView, MembersView, ReasonView, TaskRunView
 from stoker.wire.rest.submit import JobBody
 
-ALIASES = {"tenant_id", "cpu_cores", "args", "script", "environment", "max_runtime_minutes", "gang_scheduling"}
+ALIASES = {"tenant_id", "cpu_cores", "args", "environment", "max_runtime_minutes", "gang_scheduling"}
 """Words of other dialects for what a request can say otherwise."""
 SHOWN_TWICE = {"job_id", "tenant_id", "cpu_cores", "status", "message"}
 """What views have for the clients of other dialects."""
@@ -104,6 +104,7 @@ VIEW = JobView(
     lost_after_ms=11,
     encoding=TextEncoding.LATIN_1,
     secrets={"HF_TOKEN": "TEAM_TOKEN"},
+    script_bytes=12,
 )
 
 
@@ -141,13 +142,14 @@ def test_every_field_of_a_message_arrives_under_its_name_in_rest() -> None:
         cpus=3, memory_mb=4, tasks=5, tasks_per_node=6, image="i", argv=["a", "b"], env={"K": "V"}, workdir="/w",
         time_limit="2h", retries=8, requeue=False, visible="index", array="0-3", after=["ok:1"], hold=True,
         begin="now+2h", comment="c", output="o", error="e", where="z=a", exclude=["n1"], tolerate=["*"], partition="p",
+        script="echo",
     )  # fmt: skip
     assert job_body(job) == JobBody(
         name="n", tenant="t", user="u", job_class=JobClass.ONLINE, priority=7, gpu_count=1, gpu_memory_mb=2,
         gpu_model="m", cpus=3, memory_mb=4, tasks=5, tasks_per_node=6, image="i", command=["a", "b"], env={"K": "V"},
         workdir="/w", time_limit="2h", retries=8, requeue=False, visible=Visible.INDEX, array="0-3", after=["ok:1"],
         hold=True, begin="now+2h", comment="c", output="o", error="e", where="z=a", exclude=["n1"], tolerate=["*"],
-        partition="p",
+        partition="p", script="echo",
     )  # fmt: skip
     assert job_body(pb.NewJob(shell="x", priority_word="high")) == JobBody(command="x", priority="high")
 

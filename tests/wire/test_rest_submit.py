@@ -79,6 +79,12 @@ def test_a_script_is_lines_for_the_shell() -> None:
     assert spec_of(decode_body(JobBody, json.dumps(body).encode()), NOW).command == body["script"]
 
 
+def test_a_script_beside_a_list_is_kept_as_it_is_and_the_list_is_its_name_and_arguments() -> None:
+    read = spec(command=["train.sh", "--epochs", "3"], script="#!/bin/sh\necho $1\n")
+    assert (read.command, read.script) == (("train.sh", "--epochs", "3"), "#!/bin/sh\necho $1\n")
+    assert (read.name, spec(command=None, script="echo one").script) == ("train.sh", "")
+
+
 def test_args_are_appended_to_an_argv_and_refused_beside_a_shell_line() -> None:
     assert spec(command=["python"], args=["train.py", "a b"]).command == ("python", "train.py", "a b")
     assert refused({"command": "python", "args": ["x"]}).facts["path"] == "args"

@@ -135,7 +135,10 @@ class Daemon:
             taken = f"takes jobs of {', '.join(accounts) or 'nobody'} alone, since no cgroup can be made"
             limits = "; ".join(filter(None, (limits, taken)))
         inventory = msgspec.structs.replace(inventory, cpus=offered, limits=limits)
-        inventory = msgspec.structs.replace(inventory, keeps_leases=keeps_leases, fault=fault)
+        keeps_scripts = self._executor.keeps_scripts
+        inventory = msgspec.structs.replace(
+            inventory, keeps_leases=keeps_leases, fault=fault, keeps_scripts=keeps_scripts
+        )
         if inventory != self.node:
             self._registration = msgspec.structs.replace(self._registration, inventory=inventory)
             self._cut("the node's inventory changed")
@@ -170,6 +173,7 @@ class Daemon:
                 self._ports.folders.keep(key.job for key in self._observed.open)
                 self._tasks_max, self._short_of = report.tasks_max, report.short_of
                 self._executor.cgroups = report.cgroups
+                self._executor.keeps_scripts = report.keeps_scripts
                 self._unanswered = None if report.fault is None else 0
                 self._take_fault(report.fault or "", keeps_leases=report.keeps_leases)
                 self._delivery.offer_all()

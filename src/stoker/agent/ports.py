@@ -205,6 +205,8 @@ class RunnerInventory(msgspec.Struct, frozen=True, kw_only=True):
     cgroups: bool = True
     """Whether each task has a cgroup, in which it is held and ended as a whole. True = or a runner of an older version,
     which doesn't say."""
+    keeps_scripts: bool = True
+    """Whether it knows scripts that come with a start. False = a runner of an older version."""
 
 
 class RunnerHealth(msgspec.Struct, frozen=True, kw_only=True):

@@ -134,6 +134,7 @@ class RunnerSocket:
             "append": start.append,
             "folder": task.folder,
             "lease_ms": start.lease_ms,
+            "script": native(start.script),
             **self._every_start,
         }
         self._asked.add(start.key)
@@ -363,7 +364,8 @@ def _inventory(parts: list[_Fields]) -> RunnerInventory:
     most, short_of = cast("int", parts[-1].get("tasks_max", 0)), str(parts[-1].get("short_of", ""))
     told = RunnerInventory(tasks=(*kept, *tasks), ends=tuple(ends), keeps_leases=guarded, fault=fault)
     cgroups = bool(parts[-1].get("cgroups", True))
-    return msgspec.structs.replace(told, tasks_max=most, short_of=short_of, cgroups=cgroups)
+    scripts = bool(parts[-1].get("scripts", False))
+    return msgspec.structs.replace(told, tasks_max=most, short_of=short_of, cgroups=cgroups, keeps_scripts=scripts)
 
 
 def let_through(folder: Path) -> None:

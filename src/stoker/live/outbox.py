@@ -204,6 +204,7 @@ class Outbox:
             gang_port_max=ports[1],
             host_file=host_file(attempt, addresses),
             encoding=job.spec.encoding,
+            script=job.spec.script,
         )
 
 

@@ -170,6 +170,7 @@ SIGNAL: Final = _job_operation(
 )
 """A repeat would send the signal a second time."""
 WHY: Final = Endpoint("GET", "/api/v1/jobs/{job_id}/why", lambda: rest.job.WhyView)
+SCRIPT: Final = Endpoint("GET", "/api/v1/jobs/{job_id}/script", lambda: rest.job.ScriptView)
 JOB_EVENTS: Final = Endpoint(
     "GET",
     "/api/v1/jobs/{job_id}/events",

@@ -70,7 +70,7 @@ def test_what_says_what_a_job_runs_has_an_outline_for_those_who_may_not_know() -
     ]
 
 
-def test_a_secret_of_an_event_is_taken_out_for_every_reader() -> None:
+def test_a_secret_of_an_event_is_taken_out_for_every_reader_and_so_is_a_script() -> None:
     assert [kind.__name__ for kind in EVENTS if kind.row.public is not None] == [
-        *("NodeRegistered", "TokenCreated", "NodeJoined", "NodeKeyReplaced", "SecretSet")
+        *("JobSubmitted", "NodeRegistered", "TokenCreated", "NodeJoined", "NodeKeyReplaced", "SecretSet")
     ]

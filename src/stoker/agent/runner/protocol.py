@@ -51,6 +51,8 @@ if TYPE_CHECKING:
         append: bool
         folder: str
         lease_ms: int
+        script: str
+        """Text of the script that `argv` names. Empty = `argv` names a program of this node."""
         umask: int
         pids_max: int
         """Processes and threads that the task may have at once, where the node can bound them. 0 = no bound."""
@@ -85,8 +87,8 @@ if TYPE_CHECKING:
         end: EndFields
 
 
-FRAME_MAX: Final = 8 * 1024 * 1024
-"""The largest start (environment and command at their bounds, every byte escaped) needs a fifth of it."""
+FRAME_MAX: Final = 32 * 1024 * 1024
+"""The largest start (environment, command and script at their bounds, every byte escaped) needs two thirds of it."""
 INVENTORY_PART_MAX: Final = 50
 """Tasks and as many ends, each with up to a thousand GPUs by UUID: half a frame."""
 KEPT_PART_MAX: Final = 1_000
@@ -102,10 +104,10 @@ _CREDENTIALS: Final = struct.Struct("iII")
 """pid, uid, gid."""
 _OLDER: Final[dict[str, object]] = {
     "output": "", "error": "", "append": False, "folder": "", "allow_root": False, "lease_ms": 0, "umask": 0o022,
-    "limits": {}, "pids_max": 0, "gang_port_min": 0, "gang_port_max": 0, "host_file": "",
+    "limits": {}, "pids_max": 0, "gang_port_min": 0, "gang_port_max": 0, "host_file": "", "script": "",
 }  # fmt: skip
 """What a start means that is an older agent's, which says nothing of these (P2)."""
-_TEXTS: Final = ("shell", "workdir", "user", "output", "error", "folder", "host_file")
+_TEXTS: Final = ("shell", "workdir", "user", "output", "error", "folder", "host_file", "script")
 _NUMBERS: Final = ("memory_mb", "probe_port", "lease_ms", "umask", "pids_max", "gang_port_min", "gang_port_max")
 _READ_BYTES: Final = 256 * 1024
 """Taken from the socket in one turn."""

@@ -191,12 +191,17 @@ class Supervisor:
         if conflict:
             raise CannotStart(conflict, "port_taken")
         workdir = start["workdir"] or self.output_retention.workdir(task.key)
-        if not start["workdir"]:
+        script_folder = ""
+        if start["script"]:
+            account.owns(self.output_retention.workdir(task.key))
+            script_folder = self.output_retention.script_folder(task.key)
+        elif not start["workdir"]:
             account.owns(workdir)
         if not self._outputs.opened(task, start, workdir, account):
             return  # it comes again
         self._tell_place(task, start)
         launch = Launch(start, (procfs.MARK_NAME, task.tree.mark), workdir, account, task.tree.group)
+        launch.keep_script(script_folder, start["script"])
         if self._settings.folder_bytes_max:
             job = int(task.key.partition(".")[0])
             ours = (start["folder"], "" if start["workdir"] else workdir)

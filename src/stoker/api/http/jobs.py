@@ -68,9 +68,11 @@ from stoker.wire.rest.job import (
     JobView,
     LentView,
     QueuePlace,
+    ScriptView,
     WhyView,
     as_seen,
     job_view,
+    script_view,
     why_view,
 )
 from stoker.wire.rest.submit import JobBody, JobsBody
@@ -128,6 +130,13 @@ def routes(control: ControlPlane) -> Routes:
             body_codes = BODY if row.method == "POST" else ()
             router.serve(row, *JOB, *body_codes, *row.refusals, *CHANGE)(_operation(control, name, row))
 
+    _serve_details(control, router)
+    return router
+
+
+def _serve_details(control: ControlPlane, router: Routes) -> None:
+    """Serve what is asked of one job beside its record."""
+
     @router.serve(endpoints.WHY, *LOOKUP)
     async def why(request: Request) -> WhyView:
         """Say why a job waits, and where in the queue, or why it ended."""
@@ -138,14 +147,18 @@ def routes(control: ControlPlane) -> Routes:
         place = QueuePlace(**position._asdict()) if position else None
         return why_view(now, place, lent_view(lent_guarantees(state, job, now.reason)))
 
+    @router.serve(endpoints.SCRIPT, *LOOKUP, "not_allowed")
+    async def script(request: Request) -> ScriptView:
+        """Show the script that was submitted with a job, as it was then."""
+        job, _ = await lookup_seen_job_at(request, control, Sight.FULL)
+        return script_view(job)
+
     @router.serve(endpoints.JOB_EVENTS, *LOOKUP, "not_allowed")
     async def job_events(request: Request) -> JobEventsView:
         """Tell what happened to a job, newest last, and who told it what."""
         asked = query_of(request, JobEventsQuery)
         job, sight = await lookup_seen_job_at(request, control, Sight.OUTLINE)
         return await _story(control, seen_job(job, sight), asked)
-
-    return router
 
 
 def _one(control: ControlPlane, caller: Caller, answer: Submitted) -> Response:

@@ -53,7 +53,9 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
     host_file: str = ""
     """Content of the file that STOKER_HOSTFILE names (`environment.host_file`). Empty = no such file."""
     encoding: TextEncoding = TextEncoding.UTF_8
-    """Of `command`, `env`, `workdir`, `output` and `error`."""
+    """Of `command`, `script`, `env`, `workdir`, `output` and `error`."""
+    script: str = ""
+    """Text of the script to run, with `command` as its name and arguments. Empty = the command is one of the node's."""
 
     def __repr__(self) -> str:
         return f"Start({self.key}, epoch {self.epoch})"  # its environment may hold secrets

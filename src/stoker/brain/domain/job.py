@@ -44,7 +44,7 @@ class Visible(StrEnum):
 
 
 class TextEncoding(StrEnum):
-    """Encoding of the texts of a job that become bytes on its node: command, variables, folder and output files.
+    """Encoding of the texts of a job that become bytes on its node: command, script, variables, folder, output files.
 
     In Latin-1 the letters U+0000 to U+00FF stand for the bytes 0 to 255, so any bytes can be sent as text.
     """
@@ -106,6 +106,9 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     encoding: TextEncoding = TextEncoding.UTF_8
     secrets: dict[str, SecretName] = msgspec.field(default_factory=dict)
     """By variable: the secret whose value it gets when the job starts."""
+    script: str = ""
+    """Text of a script, kept as it was at submit. `command` is then an argv: its name, and what it is given. Empty =
+    the command is one of the node's."""
 
     @property
     def shape(self) -> Shape:
@@ -118,7 +121,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
         Costs: two microseconds, and one more for each dozen of variables and arguments.
         """
-        texts = [self.name, self.workdir, self.image, self.comment, self.output, self.error, *self.env]
+        texts = [self.name, self.workdir, self.image, self.comment, self.output, self.error, self.script]
+        texts += self.env
         texts += self.env.values()
         texts += (self.command,) if isinstance(self.command, str) else self.command
         letters = sum(map(len, texts))

@@ -33,6 +33,9 @@ USERS: Final = "users"
 JOB_TEXTS: Final = "stoker.io/job-texts"
 """Key of a label that is `utf-8` on a node whose agent is older than other encodings of a job's texts; else absent."""
 ONLY_UTF_8: Final = "utf-8"
+JOB_SCRIPTS: Final = "stoker.io/job-scripts"
+"""Key of a label that is `none` on a node whose agent is older than scripts that are kept with a job; else absent."""
+NO_SCRIPTS: Final = "none"
 NO_SCHEDULE: Final = "NoSchedule"
 _NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 _NOT_IN_NAME: Final = re.compile(r"[^A-Za-z0-9._-]")
@@ -251,7 +254,7 @@ def label_value(text: str) -> str:
 def labels_of(node: Node) -> dict[str, str]:
     """Return every label of a node that a selector may ask for (B3, B4), in a new dictionary."""
     labels = labels_set_on(node.inventory.labels, node.labels)
-    for key in (HOSTNAME, GPU_MODEL, JOBS_AS, JOB_TEXTS):
+    for key in (HOSTNAME, GPU_MODEL, JOBS_AS, JOB_TEXTS, JOB_SCRIPTS):
         labels.pop(key, None)
         own = label_of(node, key)
         if own is not None:
@@ -269,6 +272,8 @@ def label_of(node: Node, key: str) -> str | None:
         return USERS if node.inventory.only_users else None
     if key == JOB_TEXTS:
         return None if node.inventory.reads_latin_1 else ONLY_UTF_8
+    if key == JOB_SCRIPTS:
+        return None if node.inventory.keeps_scripts else NO_SCRIPTS
     if key in node.labels:
         return node.labels[key]
     return node.inventory.labels.get(key)

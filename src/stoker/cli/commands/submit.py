@@ -9,6 +9,7 @@ Rules: U1  stdout gets the id (or, with --json, the job) and nothing else
            makes one job
        U6  bytes of the command, its variables and its paths arrive as they were typed, whatever the locale is: where
            they aren't UTF-8, all are sent as Latin-1, in which any byte is a letter
+       U8  a first word that is a script (`stoker.cli.job_script`) is sent as it is now; its directives are options
        U7  who asks for GPUs and says no command wants to see them: it is `nvidia-smi`, as in `gpu-cli submit`
 """
 
@@ -20,6 +21,7 @@ import click
 
 from stoker.cli.completion import tenants
 from stoker.cli.display.output import for_people, show_value
+from stoker.cli.display.safe_text import visible
 from stoker.cli.job_end import exit_of, goes_on, perhaps_submitted, wait_for
 from stoker.cli.options import OnceCommand, adding, with_options
 from stoker.cli.server import FOLLOW_PATIENCE_S, answer_options, connect
@@ -27,9 +29,12 @@ from stoker.cli.server import FOLLOW_PATIENCE_S, answer_options, connect
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from stoker.cli.job_script import JobScript
     from stoker.wire.client import JobBody
 
 LOOK: Final = "nvidia-smi"
+SCRIPT: Final = "stoker.script"
+"""Key under which the command's context has the script that was found."""
 SENT: Final = ("PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "LANG")
 _options: Final = with_options(
     # what each task needs
@@ -99,10 +104,48 @@ _options: Final = with_options(
 )
 
 
-@click.command(context_settings={"allow_interspersed_args": False}, cls=OnceCommand)
+class SubmitCommand(OnceCommand):
+    """The command, whose first word may be a script, with options of its own (U8)."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, args if ctx.resilient_parsing else self._with_script(ctx, args))
+
+    def _with_script(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Return the arguments with the options of the script that they name, if they name one."""
+        parser = self.make_parser(ctx)
+        values, _, order = parser.parse_args(list(args))
+        words = values.get("command")
+        if not isinstance(words, tuple | list) or not words:
+            return args
+        from shutil import which
+
+        from stoker.cli.job_script import command_remark, found_script, option_words, remarks
+
+        def on_path(word: str) -> bool:
+            return which(word) is not None
+
+        options = args[: len(args) - len(words)]
+        script = found_script(words[0], on_path) if options[-1:] != ["--"] else None
+        if script is None:
+            if remark := command_remark(words, on_path):
+                _note(remark)
+            return args
+        given = frozenset(param.name or "" for param in order if isinstance(param, click.Option))
+        said, notes = option_words(script, given, parser)
+        for note in (*notes, *remarks(script, on_path)):
+            _note(f"{script.path}: {note}")
+        ctx.meta[SCRIPT] = script
+        return [*said, *options, "--", script.name, *words[1:]]
+
+
+def _note(text: str) -> None:
+    click.echo(f"note: {visible(text)}", err=True)
+
+
+@click.command(context_settings={"allow_interspersed_args": False}, cls=SubmitCommand)
 @_options
 @answer_options
-@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND...")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARG]... | -- COMMAND...")
 @click.pass_context
 def submit(
     ctx: click.Context,
@@ -114,11 +157,17 @@ def submit(
 ) -> None:
     """Submit a job and print its id.
 
-    COMMAND is run as it stands; one single argument with blanks in it is a line for the shell. With --gpus and no
-    COMMAND it is nvidia-smi.
+    SCRIPT is a text file here, or - for standard input. A copy of it is kept with the job and run with ARG by what its
+    `#!` line names, else by /bin/sh. Lines `#STOKER --gpus 2` before its first line of code are options, and so are
+    those `#SBATCH` options that have a counterpart; the command line wins.
+
+    COMMAND is run as it stands on the node; one single argument with blanks in it is a line for the shell. A first word
+    without `--` is a SCRIPT if it names a file that begins with `#!` or has such lines, or that is no program on PATH.
+    With --gpus and no COMMAND it is nvidia-smi.
 
     \b
     Examples:
+      stoker submit train.sh --epochs 3
       stoker submit --gpus 4 -- python train.py --epochs 3
       stoker submit --gpus 1 --time 2h --wait -- 'make data && ./train'
       stoker submit --name sweep --priority low --gpus 8 --tasks 2 -- torchrun train.py
@@ -130,7 +179,7 @@ def submit(
         raise click.UsageError(
             "--follow follows one job, and each member of an array writes: use --wait, or `stoker logs -f ID_INDEX`"
         )
-    body = job_body(given, os.environ, _here)
+    body = job_body(given, os.environ, _here, ctx.meta.get(SCRIPT))
     with perhaps_submitted():
         job = connect().submit(body)
     plain = for_people(form)
@@ -158,7 +207,12 @@ def _here() -> str:
         raise click.UsageError("the folder you are in was deleted; name another with --workdir") from None
 
 
-def job_body(given: "Mapping[str, Any]", environ: "Mapping[str, str]", here: Callable[[], str]) -> "JobBody":
+def job_body(
+    given: "Mapping[str, Any]",
+    environ: "Mapping[str, str]",
+    here: Callable[[], str],
+    script: "JobScript | None" = None,
+) -> "JobBody":
     """The request that a command line means. `here` answers the working directory, if it is needed."""
     from stoker.wire.client import JobBody
     from stoker.wire.text import parse_memory_mb
@@ -172,15 +226,18 @@ def job_body(given: "Mapping[str, Any]", environ: "Mapping[str, str]", here: Cal
             body[field] = parse_memory_mb(given[word])
     if given.get("no_requeue"):
         body["requeue"] = False
+    if script is not None:
+        body["script"] = script.text
     looks = given.get("gpu_count") and not given.get("image")
-    body["command"] = _command(given["command"] or ((LOOK,) if looks else ()))
-    words = (given.get("export") or "").split(",")
+    words = given["command"] or ((LOOK,) if looks else ())
+    body["command"] = _command(words) if script is None else list(words)
+    exported = (given.get("export") or "").split(",")
     named = _secrets(given.get("secret_names") or ())
-    sent = {name: value for name, value in _sent(words, environ).items() if name not in named}
+    sent = {name: value for name, value in _sent(exported, environ).items() if name not in named}
     body["env"] = sent | _spoken(given.get("variables") or ())
     if named:
         body["secrets"] = named
-    nothing = any(word.upper() == "NONE" for word in words)
+    nothing = any(word.upper() == "NONE" for word in exported)
     body["workdir"] = _absolute(given["workdir"], here) if given.get("workdir") else "" if nothing else here()
     return JobBody(**_as_typed(body))
 
@@ -201,7 +258,7 @@ def _decoded(body: dict[str, Any], encoding: str) -> dict[str, Any]:
 
     command = body["command"]
     return {
-        **{name: text(body[name]) for name in ("workdir", "output", "error") if name in body},
+        **{name: text(body[name]) for name in ("workdir", "output", "error", "script") if name in body},
         "command": text(command) if isinstance(command, str) else list(map(text, command)),
         "env": {text(name): text(value) for name, value in body["env"].items()},
     }

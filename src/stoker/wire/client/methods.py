@@ -23,7 +23,15 @@ if TYPE_CHECKING:
     from stoker.wire.client.transport import Transport
     from stoker.wire.rest.audit import AuditListQuery, AuditListView, JobEventsQuery, JobEventsView
     from stoker.wire.rest.cluster import ClusterView, HealthView
-    from stoker.wire.rest.job import JobListQuery, JobListView, JobsToldView, JobsView, JobView, WhyView
+    from stoker.wire.rest.job import (
+        JobListQuery,
+        JobListView,
+        JobsToldView,
+        JobsView,
+        JobView,
+        ScriptView,
+        WhyView,
+    )
     from stoker.wire.rest.log import LogQuery
     from stoker.wire.rest.node import GpuListView, NodeView
     from stoker.wire.rest.partition import NewPartitionBody, PartitionBody, PartitionView
@@ -190,6 +198,11 @@ class ClientMethods:
     def why(self, job_id: str) -> Steps[WhyView]:
         """Say what keeps a job from running, and where in the queue it is, or what ended it."""
         return ask(endpoints.WHY, job_id)
+
+    @Declared
+    def script(self, job_id: str) -> Steps[ScriptView]:
+        """Show the script that was submitted with a job, as it was then; it is empty where there was none."""
+        return ask(endpoints.SCRIPT, job_id)
 
     @Declared
     def job_events(self, job_id: str, query: JobEventsQuery | None = None) -> Steps[JobEventsView]:

@@ -14,6 +14,7 @@ from stoker.brain.domain.array import array_text
 from stoker.brain.domain.demand import JobClass
 from stoker.brain.domain.errors import FactValue
 from stoker.brain.domain.job import Attempt, EndCause, Job, StopCause, Task, TextEncoding, Visible
+from stoker.brain.domain.label import JOB_SCRIPTS
 from stoker.brain.domain.lifecycle import JOB_STATES, JobState, Outcome
 from stoker.brain.domain.reason import Reason, ReasonCode, describe, hint_for
 from stoker.brain.domain.sight import Sight, outlined_reason, seen_job
@@ -173,8 +174,22 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ren
     encoding: TextEncoding = TextEncoding.UTF_8
     secrets: dict[str, str] = {}
     """By variable: the name of the secret whose value it gets."""
+    script_bytes: int = 0
+    """Size of the script that was submitted with it; `GET /api/v1/jobs/{job_id}/script` shows it. 0 = it has none."""
     status: Literal["submitted"] | None = None
     message: str = ""
+
+
+class ScriptView(msgspec.Struct, frozen=True, kw_only=True):
+    """The script of a job, as it was when the job was submitted."""
+
+    id: str
+    name: str
+    """Of its file."""
+    script: str
+    """Empty = the job has none."""
+    encoding: TextEncoding
+    """How it becomes bytes on the node."""
 
 
 class JobsSubmittedView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -459,7 +474,8 @@ def _often_empty(shown: JobDetails) -> dict[str, Any]:
         "comment": spec.comment,
         "output": spec.output,
         "error": spec.error,
-        "where": selector_text(where.require),
+        # What follows from its script isn't the job's wish, and older agents are few.
+        "where": selector_text(tuple(each for each in where.require if each.key != JOB_SCRIPTS)),
         "exclude": where.exclude,
         "tolerate": [toleration_text(each) for each in where.tolerate],
         "partition": spec.partition,
@@ -467,7 +483,14 @@ def _often_empty(shown: JobDetails) -> dict[str, Any]:
         "lost_after_ms": spec.lost_after_ms,
         "encoding": spec.encoding,
         "secrets": spec.secrets,
+        "script_bytes": len(spec.script.encode(spec.encoding)) if spec.script else 0,
     }
+
+
+def script_view(job: Job) -> ScriptView:
+    spec = job.spec
+    name = "" if isinstance(spec.command, str) or not spec.script else spec.command[0]
+    return ScriptView(id=job.label, name=name, script=spec.script, encoding=spec.encoding)
 
 
 def as_seen(shown: JobDetails, sight: Sight) -> JobDetails:

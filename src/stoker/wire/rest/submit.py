@@ -79,7 +79,9 @@ class JobBody(
     args: list[str] | None = None
     """Appended to an argv."""
     script: str | None = None
-    """Lines for the shell, instead of `command`."""
+    """Lines for the shell, instead of `command`. Beside a `command` that is a list: the text of a script, which is kept
+    with the job and run by the interpreter that its first line names, else `/bin/sh`; the list is its name and its
+    arguments."""
     env: dict[str, str] | None = None
     """Variables of its own."""
     environment: dict[str, str] | None = None
@@ -126,8 +128,8 @@ class JobBody(
     tasks_per_node: Count = 0
     """At most so many tasks on one node; 0 = no bound."""
     encoding: TextEncoding = TextEncoding.UTF_8
-    """How `command`, `env`, `workdir`, `output` and `error` become bytes on the node. With `latin-1` each letter up to
-    U+00FF stands for the byte of that number, so that bytes which aren't UTF-8 can be sent."""
+    """How `command`, `script`, `env`, `workdir`, `output` and `error` become bytes on the node. With `latin-1`
+    each letter up to U+00FF stands for the byte of that number, so that bytes which aren't UTF-8 can be sent."""
 
 
 class JobsBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -171,6 +173,7 @@ def spec_of(body: JobBody, now: Instant, at: str = "", home: TenantName = DEFAUL
         where=_where(body, at),
         partition=PartitionName(body.partition or ""),
         encoding=body.encoding,
+        script=body.script or "" if isinstance(body.command, list) else "",
         secrets={variable: SecretName(name) for variable, name in (body.secrets or {}).items()},
     )
 
@@ -237,7 +240,10 @@ def _demand(body: JobBody, at: str) -> Demand:
 
 
 def _command(body: JobBody, at: str) -> CommandLine:
-    given = _one("command", body.command, "script", body.script, at)
+    if isinstance(body.command, list):  # a script beside it is its program
+        given: str | list[str] | None = body.command
+    else:
+        given = _one("command", body.command, "script", body.script, at)
     if body.args is not None and (isinstance(given, str) or (given is None and not body.image)):
         wanted = "left out, or `command` to be a list" if given is not None else "beside a `command` list or an `image`"
         raise bad_value(_join(at, "args"), wanted=wanted, got="given")

@@ -43,6 +43,7 @@ _READ_TRIES_MAX: Final = 5
 _WORK_NAME: Final = "work"
 _HOSTS_NAME: Final = "hosts"
 _TRASH_NAME: Final = "trash"
+_SCRIPT_NAME: Final = ".script"
 _LARGE_BYTES: Final = 256 * 1024
 _SPARE_BYTES: Final = 512 * 1024 * 1024
 _SPARE_PART: Final = 4
@@ -235,10 +236,19 @@ class OutputRetention:
             os.mkdir(folder, 0o700)
         return folder
 
+    def script_folder(self, key: str) -> str:
+        """Return where the script of a task is kept while it runs, inside the folder of its attempt."""
+        return f"{self._work}/{_attempt(key)}/{_SCRIPT_NAME}.{key.rpartition('.')[2]}"
+
     def ended(self, key: str, live: Iterable[str]) -> None:
-        """Count the output of a task that ended. An empty folder of its attempt goes at once: most leave nothing."""
+        """Count the output of a task that ended, and drop its script and its host file.
+
+        An empty folder of its attempt goes at once: most leave nothing.
+        """
         with suppress(FileNotFoundError):
             os.unlink(self.host_file(key))
+        with suppress(OSError):  # it had none
+            self.trash.take(self.script_folder(key))
         size = kept_bytes(self.output(key))
         if size >= _LARGE_BYTES:
             self._large.append((key, size))

@@ -17,6 +17,7 @@ import signal
 import socket
 from contextlib import suppress
 
+from stoker.agent.runner.files import opened, write_all
 from stoker.agent.runner.process.account import CannotStart, child_error_text, error_text, is_of, plain
 from stoker.agent.runner.process.kernel import (
     allow_limits,
@@ -50,6 +51,7 @@ _PROJECTS_MAX: Final = 1 << 20
 """Numbers of projects that are ours, so that a file system keeps at most 75 MB about them; jobs so far apart share."""
 NO_LIMITS: Final = "this node can't give a job its limits"
 FAILED_EARLY: Final = "the runner's child failed before it could become the program"
+_NAME_BYTES_MAX: Final = 255
 _SIGNALS_OF_OURS: Final = tuple(
     int(number)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ)
@@ -92,7 +94,7 @@ class Launch:
         """`mark`: name and value of the variable by which the task's processes are found. Raises CannotStart."""
         env = {mark[0]: mark[1], **start["env"]}
         env[mark[0]] = mark[1]
-        words = ["/bin/sh", "-c", start["shell"]] if start["shell"] else start["argv"]
+        words = ["/bin/sh", "-c", start["shell"]] if start["shell"] else list(start["argv"])
         if not words or not words[0]:
             raise CannotStart("the command is empty")
         self.argv = [_bytes(word, "an argument") for word in words]
@@ -108,6 +110,24 @@ class Launch:
         self.bound: FolderBound | None = None
         self.paths = _candidates(words[0], env.get("PATH", _DEFAULT_PATH))
         self.group = group
+        self._script = b""
+        self._script_path = ""
+
+    def keep_script(self, folder: str, text: str) -> None:
+        """Run this script, kept in `folder` under the name that the command has, with the rest of the command.
+
+        Its interpreter is started as the kernel would start it, but named here: it needs no permission to be run, and
+        what is wrong with its first line is told. Raises CannotStart.
+        """
+        if not text:
+            return
+        name = self.argv[0].rpartition(b"/")[2]
+        if name in (b"", b".", b".."):
+            name = b"script"
+        self._script = _bytes(text, "the script")
+        self._script_path = f"{folder}/{os.fsdecode(name[-_NAME_BYTES_MAX:])}"
+        self.argv = [*interpreter_of(self._script), os.fsencode(self._script_path), *self.argv[1:]]
+        self.paths = [os.fsdecode(self.argv[0])]
 
     def fork(self, streams: tuple[int, int, int]) -> tuple[int, int]:
         """Fork the child and return its pid and the pipe of its answer. Raises OSError.
@@ -161,7 +181,7 @@ class Launch:
             self.env.update(self.actor.take_on(lambda words: os.write(reply, words)))
         except CannotStart as error:
             return str(error)
-        reason = self._make_folder()
+        reason = self._write_script() or self._make_folder()
         if self.bound is not None:
             self.bound.join()
         return reason or self._change_folder()
@@ -172,6 +192,19 @@ class Launch:
             lower_limits(self.limits)
         except (OSError, ValueError) as error:
             return f"{NO_LIMITS}: {error}; the limits of the runner were changed while it ran: start it anew"
+        return ""
+
+    def _write_script(self) -> str:
+        """As the job's account, into a folder that is its own. Answers why not."""
+        if not self._script_path:
+            return ""
+        try:
+            os.makedirs(os.path.dirname(self._script_path), 0o700)
+            with opened(self._script_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW) as file:
+                write_all(file, self._script)
+                os.fchmod(file, 0o700)
+        except OSError as error:
+            return f"cannot keep the job's script at {self._script_path}{self.actor.words}: {error_text(error)}"
         return ""
 
     def _make_folder(self) -> str:
@@ -214,8 +247,25 @@ class Launch:
         word = self.argv[0].decode("utf-8", "replace")
         if denied:
             return denied
+        if self._script_path:
+            ended = "; the line ends as on Windows: `dos2unix` mends it" if word.endswith("\r") else ""
+            return f"cannot run {word!r}, which the first line of the job's script names: there is no such file{ended}"
         where = f"in the job's PATH ({len(self.paths)} folders)" if "/" not in word else f"from {self.workdir}"
         return f"cannot run {word}: No such file or directory {where}; or its interpreter is missing"
+
+
+def interpreter_of(script: bytes) -> list[bytes]:
+    """Return the program that runs a script, and at most one argument of its first line; without a `#!` it is a shell.
+
+    Source: execve(2), interpreter scripts. Raises CannotStart.
+    """
+    line = script.partition(b"\n")[0]
+    if not line.startswith(b"#!"):
+        return [b"/bin/sh"]
+    program, _, argument = line[2:].replace(b"\t", b" ").strip(b" ").partition(b" ")
+    if not program:
+        raise CannotStart("the first line of the job's script begins with #! and names no program")
+    return [program, *filter(None, (argument.strip(b" "),))]
 
 
 def answer_of(pipe: int, said: bytearray) -> str | None:

@@ -67,6 +67,7 @@ class JobSubmitted(AboutJob, frozen=True, kw_only=True, tag="job_submitted"):
         audit=lambda event: SubmitNote(event.job, event.spec.tenant),
         metric=JobMetric.SUBMITTED,
         outline=lambda event: replace(event, spec=outlined_spec(event.spec)),
+        public=lambda event: replace(event, spec=replace(event.spec, script="")) if event.spec.script else event,
     )
 
     uid: str
