@@ -19,6 +19,7 @@ from stoker.brain.domain.reason import Reason, ReasonCode, describe, hint_for
 from stoker.brain.domain.sight import Sight, outlined_reason, seen_job
 from stoker.brain.domain.where import selector_text, toleration_text
 from stoker.wire.rest.decode import Count, Limit
+from stoker.wire.rest.notify import NoticeView, events_text, notice_view, targets_text
 from stoker.wire.rest.view import iso, iso_or_none
 
 LIST_DEFAULT = 50
@@ -173,6 +174,12 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ren
     encoding: TextEncoding = TextEncoding.UTF_8
     secrets: dict[str, str] = {}
     """By variable: the name of the secret whose value it gets."""
+    notify: list[str] = []
+    """Events that are told."""
+    notify_to: list[str] = []
+    """Whom; of a URL the machine."""
+    notices: list[NoticeView] = []
+    """What was told of it, the newest last."""
     status: Literal["submitted"] | None = None
     message: str = ""
 
@@ -462,6 +469,9 @@ def _often_empty(shown: JobDetails) -> dict[str, Any]:
         "lost_after_ms": spec.lost_after_ms,
         "encoding": spec.encoding,
         "secrets": spec.secrets,
+        "notify": events_text(spec.notify),
+        "notify_to": targets_text(spec.notify),
+        "notices": [notice_view(notice) for notice in job.notices],
     }
 
 
