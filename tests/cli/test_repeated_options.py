@@ -8,7 +8,17 @@ from stoker.cli.main import root
 from tests.cli.test_help import command_at, every_command
 
 ADDING = {
-    "submit": {"--where", "--exclude", "--tolerate", "--after", "--env", "--export", "--secret"},
+    "submit": {
+        "--where",
+        "--exclude",
+        "--tolerate",
+        "--after",
+        "--env",
+        "--export",
+        "--secret",
+        "--notify",
+        "--notify-to",
+    },
     "partition create": {"--where", "--exclude", "--tolerate"},
     "partition set": {"--where", "--exclude", "--tolerate"},
     "list": {"--state"},

@@ -30,7 +30,7 @@ from tests.control.stage import ANNA, Stage, spec, stage, virtual
 N1, NOWHERE = NodeName("n1"), NodeName("n9")
 OF_OTHERS = (
     *(told_to.Register, told_to.CompareInventory, told_to.ReportStarted, told_to.ReportEnding, told_to.ReportFinished),
-    *(told_to.WithholdStart,),
+    *(told_to.WithholdStart, told_to.TryNotification, told_to.SettleNotification),
     *(told_to.NodeSilent, told_to.LoseSilent, told_to.NodeResponded, told_to.RunDeadlines, told_to.BeginEpoch),
     *(told_to.RestoreCluster, told_to.MoveClock),
 )

@@ -12,6 +12,7 @@ from stoker.brain.domain.array import parse_array
 from stoker.brain.domain.demand import Demand, JobClass
 from stoker.brain.domain.errors import Refusal, StokerError
 from stoker.brain.domain.job import JobSpec, TextEncoding, Visible
+from stoker.brain.domain.notify import Notify, NotifyEvent
 from stoker.brain.domain.tenant import UNSTATED
 from stoker.brain.domain.units import HOUR_MS, MINUTE_MS, Instant
 from stoker.brain.domain.where import make_where
@@ -158,6 +159,12 @@ EVERY: dict[str, tuple[object, Callable[[JobSpec], object], object]] = {
     "tolerate": ("big", lambda job: job.where, make_where("", [], ["big"])),
     "partition": ("long", lambda job: job.partition, "long"),
     "encoding": ("latin-1", lambda job: job.encoding, TextEncoding.LATIN_1),
+    "notify": (
+        "end, wait>1h",
+        lambda job: job.notify,
+        Notify(on=(NotifyEvent.END, NotifyEvent.WAIT), wait_ms=3_600_000),
+    ),
+    "notify_to": ("team", lambda job: job.notify, Notify(to=("webhook:team",))),
     "secrets": ({"A": "HF_TOKEN"}, lambda job: job.secrets, {"A": "HF_TOKEN"}),
 }
 """Each field with what is said, and what of the job that becomes."""

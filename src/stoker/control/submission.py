@@ -18,10 +18,11 @@ import msgspec
 
 from stoker.brain.domain.access import Caller
 from stoker.brain.domain.array import JobRef
-from stoker.brain.domain.errors import StokerError
+from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.ids import JobId, Principal
 from stoker.brain.domain.job import Job, JobSpec
 from stoker.brain.domain.lifecycle import JobState
+from stoker.brain.domain.notify import Notify
 from stoker.brain.domain.units import Instant
 from stoker.brain.state.commands import Submit
 from stoker.brain.state.events.job import JobSubmitted
@@ -83,6 +84,8 @@ async def submitted(control: ControlPlane, caller: Caller, specs: Sequence[JobSp
     """The jobs that these became. Raises: StokerError as the brain refuses, or `history_unavailable` (I5)."""
     committer = control.committer
     control.access.check(caller)
+    for index, spec in enumerate(specs):
+        check_targets(control, spec.notify, index if len(specs) > 1 else None)
     before = await _before(control, specs) if any(spec.after for spec in specs) else _Before({}, frozenset())
     committer.check_room()
     events = committer.tell(
@@ -102,6 +105,20 @@ async def submitted(control: ControlPlane, caller: Caller, specs: Sequence[JobSp
     answer = Submitted(listed_jobs(control, jobs))
     await committer.settled()
     return answer
+
+
+def check_targets(control: ControlPlane, notify: Notify | None, index: int | None = None) -> None:
+    """Refuse targets that this control plane may not tell anything. Raises: StokerError `notify_not_allowed`."""
+    for target in notify.to if notify is not None else ():
+        refusal = _NO_NOTIFIER if control.notifier is None else control.notifier.fault(target)
+        if refusal is not None:
+            fault = StokerError(refusal)
+            raise fault if index is None else of_index(fault, index)
+
+
+_NO_NOTIFIER: Final = refuse(
+    "notify_not_allowed", "this control plane notifies nobody", "leave `notify` out; `stoker wait ID` waits for an end"
+)
 
 
 async def _before(control: ControlPlane, specs: Sequence[JobSpec]) -> _Before:

@@ -27,6 +27,7 @@ from stoker.brain.domain.ids import (
     account_of,
 )
 from stoker.brain.domain.lifecycle import FINAL, LIVE, JobState, Outcome
+from stoker.brain.domain.notify import Notice, Notify
 from stoker.brain.domain.reason import Reason, ReasonCode
 from stoker.brain.domain.secret import SecretName
 from stoker.brain.domain.units import NEVER, Instant
@@ -109,6 +110,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     script: str = ""
     """Text of a script, kept as it was at submit. `command` is then an argv: its name, and what it is given. Empty =
     the command is one of the node's."""
+    notify: Notify | None = None
+    """Who is told of which of its events. None = nobody has said: that of its tenant holds."""
 
     @property
     def shape(self) -> Shape:
@@ -125,6 +128,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         texts += self.env
         texts += self.env.values()
         texts += (self.command,) if isinstance(self.command, str) else self.command
+        if self.notify is not None:  # each event is noted for each target
+            texts += self.notify.to * (1 + len(self.notify.on))
         letters = sum(map(len, texts))
         if not all(map(str.isascii, texts)):  # of those that aren't, a letter takes up to four bytes
             letters += sum([3 * len(text) for text in texts if not text.isascii()])
@@ -303,6 +308,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     members: Members | None = None
     """Of an array: its members that are no records. Its state is `pending` or `held` until all members have ended;
     people are shown `ClusterState.shown_state`."""
+    notices: tuple[Notice, ...] = ()
+    """What was told of it, and to whom; at most one for each event and target."""
 
     @property
     def label(self) -> str:

@@ -12,11 +12,12 @@ import msgspec
 from stoker.brain.domain.access import Token, TokenId
 from stoker.brain.domain.array import JobRef
 from stoker.brain.domain.errors import Refusal
-from stoker.brain.domain.ids import Epoch, NodeName, PartitionName, Principal, TenantName
+from stoker.brain.domain.ids import Epoch, JobId, NodeName, PartitionName, Principal, TenantName
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.job import JobSpec
 from stoker.brain.domain.label import Taint
 from stoker.brain.domain.lifecycle import JobState
+from stoker.brain.domain.notify import NoticeState, NotifyEvent
 from stoker.brain.domain.partition import Partition
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.quota import Pools
@@ -332,6 +333,25 @@ class RunDeadlines(_Unaudited, frozen=True, kw_only=True):
     """Do what has fallen due: time limits, retry back-offs that are over, met dependencies, pruning."""
 
 
+class TryNotification(_Unaudited, frozen=True, kw_only=True):
+    """Note that the next notification of this job that is due is about to be sent."""
+
+    job: JobId
+    drop: bool = False
+    """It is not sent: too many wait."""
+
+
+class SettleNotification(_Unaudited, frozen=True, kw_only=True):
+    """Note how it went to send a notification."""
+
+    job: JobId
+    event: NotifyEvent
+    to: str
+    outcome: NoticeState
+    """RETRYING = it surely failed, and may be tried again."""
+    error: str = ""
+
+
 class MoveClock(_Unaudited, frozen=True, kw_only=True):
     """Let time limits not count a move of the log's time (`ClockMoved`)."""
 
@@ -390,6 +410,8 @@ Command = (
     | TaintNode
     | Sharing
     | RunDeadlines
+    | TryNotification
+    | SettleNotification
     | MoveClock
     | BeginEpoch
     | RestoreCluster

@@ -75,6 +75,19 @@ _options: Final = with_options(
     click.option("--after", metavar="ok:ID,...", multiple=True, help="Wait for others: ok:7, any:7, notok:7, after:7."),
     click.option("--begin", metavar="T", help="Not before: 16:00, tomorrow, 2026-12-01T10:00, now+2h."),
     click.option("--hold", is_flag=True, help="Wait until it is released."),
+    # who is told
+    click.option(
+        "--notify",
+        metavar="EVENTS",
+        multiple=True,
+        help="Be told: end,fail,start,'wait>1h'; none = of nothing. [default: the tenant's]",
+    ),
+    click.option(
+        "--notify-to",
+        metavar="TARGET",
+        multiple=True,
+        help="Whom: mail:ada@example.org, webhook:NAME, https://..., slack:https://... [default: the tenant's]",
+    ),
     # the command
     click.option("--name", help="For people. [default: the program's]"),
     click.option("--visible", type=click.Choice(["uuid", "index"]), help="How CUDA_VISIBLE_DEVICES names GPUs."),
@@ -173,6 +186,7 @@ def submit(
       stoker submit --name sweep --priority low --gpus 8 --tasks 2 -- torchrun train.py
       stoker submit --array 0-99%8 --output 'out-%A_%a.txt' -- './one $STOKER_ARRAY_INDEX'
       stoker submit --after ok:7 --begin 22:00 --where zone=a -- ./report
+      stoker submit --notify end,fail --notify-to mail:ada@example.org -- ./train
       stoker submit --secret WANDB_API_KEY --secret TEAM_TOKEN=HF_TOKEN -- python train.py
     """
     if follow and given.get("array"):

@@ -15,6 +15,7 @@ from stoker.cli.display.table import Column, cell_text, fields
 
 if TYPE_CHECKING:
     from stoker.wire.rest.job import AttemptView, JobView, TaskRunView, WhyView
+    from stoker.wire.rest.notify import NoticeView
 
 NAME_CELLS_MAX: Final = 40
 Pairs = Iterator[tuple[str, object]]
@@ -104,8 +105,31 @@ def job_pairs(job: "JobView", now_ms: int, *, whole: bool) -> Pairs:
     yield "retries", f"{job.retries_used} of {job.retries} used, {job.requeues_used} requeues"
     for attempt in job.attempts:
         yield from _attempt_pairs(attempt, now_ms, whole=whole)
+    if job.notify and not job.notices:
+        yield "notifies", f"{', '.join(job.notify)} to {', '.join(job.notify_to) or 'nobody'}"
+    for notice in job.notices:
+        yield "notified", _notice_text(notice)
     if job.outline:
         yield "hidden", f"what it runs and writes: that is for {user_of(job)}, leads of tenant {job.tenant} and admins"
+
+
+def _notice_text(notice: "NoticeView") -> str:
+    told = f"{notice.event} to {notice.to}"
+    error = f": {notice.error}" if notice.error else ""
+    times = f"{notice.tries} time{'s' * (notice.tries != 1)}"
+    match notice.state.value:
+        case "sent":
+            return f"{told} at {notice.at}"
+        case "retrying":
+            return f"{told} failed {times}{error}; next try at {notice.next_at}"
+        case "failed":
+            return f"{told} failed {times}, given up{error}"
+        case "unknown":
+            return f"{told}: sent, and nobody knows whether it arrived{error}"
+        case "dropped":
+            return f"{told}: not sent, too many waited"
+        case _:
+            return f"{told}: on its way"
 
 
 def _reduced_pairs(job: "JobView", now_ms: int) -> Pairs:

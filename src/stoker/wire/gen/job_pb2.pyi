@@ -173,6 +173,8 @@ class NewJob(_message.Message):
     ENCODING_FIELD_NUMBER: _builtins.int
     SECRETS_FIELD_NUMBER: _builtins.int
     SCRIPT_FIELD_NUMBER: _builtins.int
+    NOTIFY_FIELD_NUMBER: _builtins.int
+    NOTIFY_TO_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     tenant: _builtins.str
     user: _builtins.str
@@ -232,6 +234,14 @@ class NewJob(_message.Message):
     def secrets(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """By variable: the name of the secret whose value it gets when the job starts."""
 
+    @_builtins.property
+    def notify(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """`start`, `end`, `fail`, `wait>1h`; `none` = nothing is told."""
+
+    @_builtins.property
+    def notify_to(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """`mail:ADDRESS`, `webhook:NAME`, `https://...` or `slack:https://...`."""
+
     def __init__(
         self,
         *,
@@ -272,10 +282,12 @@ class NewJob(_message.Message):
         encoding: _builtins.str | None = ...,
         secrets: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         script: _builtins.str | None = ...,
+        notify: _abc.Iterable[_builtins.str] | None = ...,
+        notify_to: _abc.Iterable[_builtins.str] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_array", b"_array", "_begin", b"_begin", "_comment", b"_comment", "_cpus", b"_cpus", "_encoding", b"_encoding", "_error", b"_error", "_gpu_model", b"_gpu_model", "_image", b"_image", "_job_class", b"_job_class", "_lost_after", b"_lost_after", "_name", b"_name", "_output", b"_output", "_partition", b"_partition", "_requeue", b"_requeue", "_script", b"_script", "_shell", b"_shell", "_tasks", b"_tasks", "_tenant", b"_tenant", "_time_limit", b"_time_limit", "_user", b"_user", "_visible", b"_visible", "_where", b"_where", "_workdir", b"_workdir", "array", b"array", "begin", b"begin", "comment", b"comment", "cpus", b"cpus", "encoding", b"encoding", "error", b"error", "gpu_model", b"gpu_model", "image", b"image", "job_class", b"job_class", "lost_after", b"lost_after", "name", b"name", "output", b"output", "partition", b"partition", "priority", b"priority", "priority_word", b"priority_word", "requeue", b"requeue", "script", b"script", "shell", b"shell", "tasks", b"tasks", "tenant", b"tenant", "time_limit", b"time_limit", "urgency", b"urgency", "user", b"user", "visible", b"visible", "where", b"where", "workdir", b"workdir"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_array", b"_array", "_begin", b"_begin", "_comment", b"_comment", "_cpus", b"_cpus", "_encoding", b"_encoding", "_error", b"_error", "_gpu_model", b"_gpu_model", "_image", b"_image", "_job_class", b"_job_class", "_lost_after", b"_lost_after", "_name", b"_name", "_output", b"_output", "_partition", b"_partition", "_requeue", b"_requeue", "_script", b"_script", "_shell", b"_shell", "_tasks", b"_tasks", "_tenant", b"_tenant", "_time_limit", b"_time_limit", "_user", b"_user", "_visible", b"_visible", "_where", b"_where", "_workdir", b"_workdir", "after", b"after", "argv", b"argv", "array", b"array", "begin", b"begin", "comment", b"comment", "cpus", b"cpus", "encoding", b"encoding", "env", b"env", "error", b"error", "exclude", b"exclude", "gpu_count", b"gpu_count", "gpu_memory_mb", b"gpu_memory_mb", "gpu_model", b"gpu_model", "hold", b"hold", "image", b"image", "job_class", b"job_class", "lost_after", b"lost_after", "memory_mb", b"memory_mb", "name", b"name", "output", b"output", "partition", b"partition", "priority", b"priority", "priority_word", b"priority_word", "requeue", b"requeue", "retries", b"retries", "script", b"script", "secrets", b"secrets", "shell", b"shell", "tasks", b"tasks", "tasks_per_node", b"tasks_per_node", "tenant", b"tenant", "time_limit", b"time_limit", "tolerate", b"tolerate", "urgency", b"urgency", "user", b"user", "visible", b"visible", "where", b"where", "workdir", b"workdir"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_array", b"_array", "_begin", b"_begin", "_comment", b"_comment", "_cpus", b"_cpus", "_encoding", b"_encoding", "_error", b"_error", "_gpu_model", b"_gpu_model", "_image", b"_image", "_job_class", b"_job_class", "_lost_after", b"_lost_after", "_name", b"_name", "_output", b"_output", "_partition", b"_partition", "_requeue", b"_requeue", "_script", b"_script", "_shell", b"_shell", "_tasks", b"_tasks", "_tenant", b"_tenant", "_time_limit", b"_time_limit", "_user", b"_user", "_visible", b"_visible", "_where", b"_where", "_workdir", b"_workdir", "after", b"after", "argv", b"argv", "array", b"array", "begin", b"begin", "comment", b"comment", "cpus", b"cpus", "encoding", b"encoding", "env", b"env", "error", b"error", "exclude", b"exclude", "gpu_count", b"gpu_count", "gpu_memory_mb", b"gpu_memory_mb", "gpu_model", b"gpu_model", "hold", b"hold", "image", b"image", "job_class", b"job_class", "lost_after", b"lost_after", "memory_mb", b"memory_mb", "name", b"name", "notify", b"notify", "notify_to", b"notify_to", "output", b"output", "partition", b"partition", "priority", b"priority", "priority_word", b"priority_word", "requeue", b"requeue", "retries", b"retries", "script", b"script", "secrets", b"secrets", "shell", b"shell", "tasks", b"tasks", "tasks_per_node", b"tasks_per_node", "tenant", b"tenant", "time_limit", b"time_limit", "tolerate", b"tolerate", "urgency", b"urgency", "user", b"user", "visible", b"visible", "where", b"where", "workdir", b"workdir"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__array: _TypeAlias = _typing.Literal["array"]  # noqa: Y015
     _WhichOneofArgType__array: _TypeAlias = _typing.Literal["_array", b"_array"]  # noqa: Y015
@@ -657,6 +669,9 @@ class Job(_message.Message):
     ENCODING_FIELD_NUMBER: _builtins.int
     SECRETS_FIELD_NUMBER: _builtins.int
     SCRIPT_BYTES_FIELD_NUMBER: _builtins.int
+    NOTIFY_FIELD_NUMBER: _builtins.int
+    NOTIFY_TO_FIELD_NUMBER: _builtins.int
+    NOTICES_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     uid: _builtins.str
     name: _builtins.str
@@ -725,6 +740,14 @@ class Job(_message.Message):
     def secrets(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """By variable: the name of the secret whose value it gets."""
 
+    @_builtins.property
+    def notify(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Events that are told, and whom; of a URL the machine."""
+
+    @_builtins.property
+    def notify_to(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def notices(self) -> _containers.RepeatedCompositeFieldContainer[Global___JobNotice]: ...
     def __init__(
         self,
         *,
@@ -781,10 +804,13 @@ class Job(_message.Message):
         encoding: _builtins.str = ...,
         secrets: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         script_bytes: _builtins.int = ...,
+        notify: _abc.Iterable[_builtins.str] | None = ...,
+        notify_to: _abc.Iterable[_builtins.str] | None = ...,
+        notices: _abc.Iterable[Global___JobNotice] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_array_index", b"_array_index", "_exit_code", b"_exit_code", "_lost_after_ms", b"_lost_after_ms", "array_index", b"array_index", "exit_code", b"exit_code", "lost_after_ms", b"lost_after_ms", "members", b"members", "reason", b"reason"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_array_index", b"_array_index", "_exit_code", b"_exit_code", "_lost_after_ms", b"_lost_after_ms", "after", b"after", "argv", b"argv", "array", b"array", "array_index", b"array_index", "array_of", b"array_of", "attempts", b"attempts", "begin", b"begin", "comment", b"comment", "cpus", b"cpus", "encoding", b"encoding", "ended_at", b"ended_at", "env", b"env", "error", b"error", "exclude", b"exclude", "exit_code", b"exit_code", "gpu_count", b"gpu_count", "gpu_memory_mb", b"gpu_memory_mb", "gpu_model", b"gpu_model", "id", b"id", "image", b"image", "job_class", b"job_class", "lost_after_ms", b"lost_after_ms", "members", b"members", "memory_mb", b"memory_mb", "name", b"name", "outline", b"outline", "output", b"output", "partition", b"partition", "priority", b"priority", "reason", b"reason", "reduced", b"reduced", "requeue", b"requeue", "requeues_used", b"requeues_used", "retries", b"retries", "retries_used", b"retries_used", "script_bytes", b"script_bytes", "secrets", b"secrets", "shell", b"shell", "started_at", b"started_at", "state", b"state", "submitted_at", b"submitted_at", "submitted_by", b"submitted_by", "tasks", b"tasks", "tasks_per_node", b"tasks_per_node", "tenant", b"tenant", "time_limit_ms", b"time_limit_ms", "tolerate", b"tolerate", "total_gpus", b"total_gpus", "uid", b"uid", "user", b"user", "visible", b"visible", "where", b"where", "workdir", b"workdir"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_array_index", b"_array_index", "_exit_code", b"_exit_code", "_lost_after_ms", b"_lost_after_ms", "after", b"after", "argv", b"argv", "array", b"array", "array_index", b"array_index", "array_of", b"array_of", "attempts", b"attempts", "begin", b"begin", "comment", b"comment", "cpus", b"cpus", "encoding", b"encoding", "ended_at", b"ended_at", "env", b"env", "error", b"error", "exclude", b"exclude", "exit_code", b"exit_code", "gpu_count", b"gpu_count", "gpu_memory_mb", b"gpu_memory_mb", "gpu_model", b"gpu_model", "id", b"id", "image", b"image", "job_class", b"job_class", "lost_after_ms", b"lost_after_ms", "members", b"members", "memory_mb", b"memory_mb", "name", b"name", "notices", b"notices", "notify", b"notify", "notify_to", b"notify_to", "outline", b"outline", "output", b"output", "partition", b"partition", "priority", b"priority", "reason", b"reason", "reduced", b"reduced", "requeue", b"requeue", "requeues_used", b"requeues_used", "retries", b"retries", "retries_used", b"retries_used", "script_bytes", b"script_bytes", "secrets", b"secrets", "shell", b"shell", "started_at", b"started_at", "state", b"state", "submitted_at", b"submitted_at", "submitted_by", b"submitted_by", "tasks", b"tasks", "tasks_per_node", b"tasks_per_node", "tenant", b"tenant", "time_limit_ms", b"time_limit_ms", "tolerate", b"tolerate", "total_gpus", b"total_gpus", "uid", b"uid", "user", b"user", "visible", b"visible", "where", b"where", "workdir", b"workdir"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__array_index: _TypeAlias = _typing.Literal["array_index"]  # noqa: Y015
     _WhichOneofArgType__array_index: _TypeAlias = _typing.Literal["_array_index", b"_array_index"]  # noqa: Y015
@@ -800,6 +826,46 @@ class Job(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__lost_after_ms) -> _WhichOneofReturnType__lost_after_ms | None: ...
 
 Global___Job: _TypeAlias = Job  # noqa: Y015
+
+@_typing.final
+class JobNotice(_message.Message):
+    """One event of a job, told to one target."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EVENT_FIELD_NUMBER: _builtins.int
+    TO_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    AT_FIELD_NUMBER: _builtins.int
+    TRIES_FIELD_NUMBER: _builtins.int
+    NEXT_AT_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    event: _builtins.str
+    to: _builtins.str
+    state: _builtins.str
+    """trying, retrying, sent, failed, unknown or dropped."""
+    at: _builtins.str
+    tries: _builtins.int
+    next_at: _builtins.str
+    error: _builtins.str
+    def __init__(
+        self,
+        *,
+        event: _builtins.str = ...,
+        to: _builtins.str = ...,
+        state: _builtins.str = ...,
+        at: _builtins.str = ...,
+        tries: _builtins.int = ...,
+        next_at: _builtins.str = ...,
+        error: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "error", b"error", "event", b"event", "next_at", b"next_at", "state", b"state", "to", b"to", "tries", b"tries"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JobNotice: _TypeAlias = JobNotice  # noqa: Y015
 
 @_typing.final
 class JobReason(_message.Message):

@@ -20,6 +20,7 @@ from stoker.brain.domain.reason import Reason, ReasonCode, describe, hint_for
 from stoker.brain.domain.sight import Sight, outlined_reason, seen_job
 from stoker.brain.domain.where import selector_text, toleration_text
 from stoker.wire.rest.decode import Count, Limit
+from stoker.wire.rest.notify import NoticeView, events_text, notice_view, targets_text
 from stoker.wire.rest.view import iso, iso_or_none
 
 LIST_DEFAULT = 50
@@ -176,6 +177,12 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ren
     """By variable: the name of the secret whose value it gets."""
     script_bytes: int = 0
     """Size of the script that was submitted with it; `GET /api/v1/jobs/{job_id}/script` shows it. 0 = it has none."""
+    notify: list[str] = []
+    """Events that are told."""
+    notify_to: list[str] = []
+    """Whom; of a URL the machine."""
+    notices: list[NoticeView] = []
+    """What was told of it, the newest last."""
     status: Literal["submitted"] | None = None
     message: str = ""
 
@@ -484,6 +491,9 @@ def _often_empty(shown: JobDetails) -> dict[str, Any]:
         "encoding": spec.encoding,
         "secrets": spec.secrets,
         "script_bytes": len(spec.script.encode(spec.encoding)) if spec.script else 0,
+        "notify": events_text(spec.notify),
+        "notify_to": targets_text(spec.notify),
+        "notices": [notice_view(notice) for notice in job.notices],
     }
 
 

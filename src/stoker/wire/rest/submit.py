@@ -19,12 +19,14 @@ from stoker.brain.domain.dependency import Dependency
 from stoker.brain.domain.errors import StokerError, refusal_error
 from stoker.brain.domain.ids import DEFAULT_TENANT, PartitionName, TenantName
 from stoker.brain.domain.job import CommandLine, JobSpec, TextEncoding, Visible
+from stoker.brain.domain.notify import Notify
 from stoker.brain.domain.secret import SecretName
 from stoker.brain.domain.tenant import UNSTATED
 from stoker.brain.domain.units import NEVER, Instant
 from stoker.brain.domain.where import ANYWHERE, Where, make_where
 from stoker.wire.dependency_text import parse_dependencies
 from stoker.wire.rest.decode import Count, bad_value
+from stoker.wire.rest.notify import notify_of
 from stoker.wire.text import parse_begin, parse_duration, parse_lost_after, parse_priority
 
 Value = TypeVar("Value")
@@ -130,6 +132,11 @@ class JobBody(
     encoding: TextEncoding = TextEncoding.UTF_8
     """How `command`, `script`, `env`, `workdir`, `output` and `error` become bytes on the node. With `latin-1`
     each letter up to U+00FF stands for the byte of that number, so that bytes which aren't UTF-8 can be sent."""
+    notify: str | list[str] | None = None
+    """Events to tell of: `start`, `end`, `fail`, `wait>1h`; `none` = nothing. Left out = as the tenant has it."""
+    notify_to: str | list[str] | None = None
+    """Whom: `mail:ADDRESS`, `webhook:NAME` of the control plane, `https://...`, `slack:https://...`. Left out = the
+    tenant's."""
 
 
 class JobsBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -175,6 +182,7 @@ def spec_of(body: JobBody, now: Instant, at: str = "", home: TenantName = DEFAUL
         encoding=body.encoding,
         script=body.script or "" if isinstance(body.command, list) else "",
         secrets={variable: SecretName(name) for variable, name in (body.secrets or {}).items()},
+        notify=_notify(body, at),
     )
 
 
@@ -197,6 +205,13 @@ def _where(body: JobBody, at: str) -> Where:
     exclude, tolerate = names_in(body.exclude), names_in(body.tolerate)
     with _in(lambda code: _join(at, "tolerate" if code == "bad_toleration" else "where")):
         return make_where(body.where or "", exclude, tolerate)
+
+
+def _notify(body: JobBody, at: str) -> Notify | None:
+    if body.notify is None and body.notify_to is None:
+        return None
+    with _in(_join(at, "notify")):
+        return notify_of(names_in(body.notify), names_in(body.notify_to))
 
 
 def names_in(given: str | list[str] | None) -> list[str]:

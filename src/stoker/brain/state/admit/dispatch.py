@@ -17,6 +17,7 @@ from stoker.brain.state.admit import (
     leadership,
     node,
     node_liveness,
+    notify,
     partition,
     secret,
     tenant,
@@ -63,6 +64,10 @@ def admit(state: ClusterState, command: Command, now: Instant, ids: Callable[[],
             return label.taint_node(state, command)
         case commands.RunDeadlines():
             return deadlines.run(state, now)
+        case commands.TryNotification():
+            return notify.try_one(state, command, now)
+        case commands.SettleNotification():
+            return notify.settle(state, command, now)
         case commands.MoveClock():
             return (ClockMoved(by_ms=command.by_ms),)
         case commands.BeginEpoch():

@@ -20,6 +20,7 @@ from stoker.brain.domain.array import (
 from stoker.brain.domain.ids import JobId, NodeName, Principal
 from stoker.brain.domain.job import Attempt, Job, StopRequest, SubmitKey, Task, forgotten_member, key_name, lazy_member
 from stoker.brain.domain.lifecycle import JobState, Outcome, check_move
+from stoker.brain.domain.notify import Notice, NoticeState, NotifyEvent
 from stoker.brain.domain.reason import Reason, ReasonCode
 from stoker.brain.domain.units import NEVER, Instant, utc_text
 from stoker.brain.state.cluster import ClusterState
@@ -70,6 +71,8 @@ def apply_job(state: ClusterState, event: events.JobEvent, at: Instant, by: Prin
             _apply_members(state, event, at, by)
         case events.SubmitKeyed():
             _remember_key(state, event, at, by)
+        case events.NotificationTried() | events.NotificationSettled():
+            _note(state, event, at)
         case events.JobsPruned():
             _prune(state, event.jobs)
         case _:
@@ -152,6 +155,25 @@ def _remember_key(state: ClusterState, event: events.SubmitKeyed, at: Instant, b
         del state.submit_keys[next(iter(state.submit_keys))]
 
 
+def _note(state: ClusterState, event: events.NotificationTried | events.NotificationSettled, at: Instant) -> None:
+    job = state.jobs[event.job]
+    known = next((each for each in job.notices if (each.event, each.to) == (event.event, event.to)), None)
+    tries = known.tries if known else 0
+    if isinstance(event, events.NotificationTried):
+        notice = Notice(event=event.event, to=event.to, state=NoticeState.TRYING, at=at, tries=tries + 1)
+    else:
+        notice = Notice(
+            event=event.event,
+            to=event.to,
+            state=event.state,
+            at=at,
+            tries=tries,
+            next_at=event.next_at,
+            error=event.error,
+        )
+    state.put_job(replace(job, notices=(*(each for each in job.notices if each is not known), notice)))
+
+
 def _prune(state: ClusterState, jobs: tuple[JobId, ...]) -> None:
     of_array: dict[JobId, list[Job]] = {}
     for gone in map(state.jobs.__getitem__, jobs):
@@ -198,6 +220,8 @@ def _returned(job: Job, at: Instant, by: Principal) -> Job:
         retries_used=0,
         requeues_used=0,
         port_retries_used=0,
+        # Its next end is another one.
+        notices=tuple(each for each in job.notices if each.event not in (NotifyEvent.END, NotifyEvent.FAIL)),
     )
     return _not_before_its_time(again, at)
 

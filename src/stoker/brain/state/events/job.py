@@ -10,6 +10,7 @@ from stoker.brain.domain.array import Spans, indexes_of
 from stoker.brain.domain.ids import Epoch, JobId, Position
 from stoker.brain.domain.job import JobSpec, StopCause, TaskEnd
 from stoker.brain.domain.lifecycle import JobState, Outcome
+from stoker.brain.domain.notify import NoticeState, NotifyEvent, target_kind
 from stoker.brain.domain.reason import Reason
 from stoker.brain.domain.sight import outlined_end, outlined_reason, outlined_spec
 from stoker.brain.domain.units import NEVER, Instant
@@ -39,6 +40,11 @@ def _finished_fields(event: "JobFinished") -> Fields:
 def _stopping_note(event: "AttemptStopping") -> JobNote | None:
     action = {StopCause.CANCELLED: "cancel", StopCause.REQUEUED: "requeue"}.get(event.cause) if event.cause else None
     return JobNote(action, event.job, "hold" if event.hold else "") if action else None
+
+
+def _settled_fields(event: "NotificationSettled") -> Fields:
+    # Of a URL only the kind: who reads the log may not call it.
+    return {"event": event.event, "kind": target_kind(event.to), "outcome": event.state, "error": event.error}
 
 
 class AboutJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -299,6 +305,36 @@ class SubmitKeyed(msgspec.Struct, frozen=True, kw_only=True, tag="submit_keyed")
     jobs: tuple[JobId, ...]
 
 
+class NotificationTried(AboutJob, frozen=True, kw_only=True, tag="notification_tried"):
+    """An event of the job is about to be told to a target: from now on it may have been."""
+
+    row: ClassVar["Row[NotificationTried]"] = Row(
+        wakes=False, audience=Audience.JOB, log=None, audit=None, outline=lambda event: replace(event, to="")
+    )
+
+    event: NotifyEvent
+    to: str
+
+
+class NotificationSettled(AboutJob, frozen=True, kw_only=True, tag="notification_settled"):
+    """A try to tell an event of the job to a target has ended so."""
+
+    row: ClassVar["Row[NotificationSettled]"] = Row(
+        wakes=False,
+        audience=Audience.JOB,
+        log=LogLine("notification", _settled_fields, counted=False),
+        audit=None,
+        outline=lambda event: replace(event, to="", error=""),
+    )
+
+    event: NotifyEvent
+    to: str
+    state: NoticeState
+    error: str = ""
+    next_at: Instant = NEVER
+    """When it is tried once more."""
+
+
 class JobsPruned(msgspec.Struct, frozen=True, kw_only=True, tag="jobs_pruned"):
     """Ended jobs that the state no longer remembers; their ids stay used."""
 
@@ -324,5 +360,7 @@ JobEvent = (
     | MemberMade
     | MembersCancelled
     | SubmitKeyed
+    | NotificationTried
+    | NotificationSettled
     | JobsPruned
 )

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.errors import Refusal, refuse
 from stoker.brain.domain.job import JobSpec, TextEncoding
+from stoker.brain.domain.notify import nobody_fault
 from stoker.brain.domain.output import pattern_fault
 from stoker.brain.domain.policy import LEASE_MS_MAX, Policy
 from stoker.brain.domain.units import Instant, human_duration, utc_text
@@ -61,6 +62,7 @@ def spec_fault(spec: JobSpec, policy: Policy, now: Instant) -> Refusal | None:
         or _demand_fault(spec.demand, policy)
         or _limits_fault(spec, policy)
         or _waiting_fault(spec, policy, now)
+        or (nobody_fault(spec.notify) if spec.notify is not None else None)
     )
 
 
