@@ -178,8 +178,10 @@ class Player:
             await self.beat()
             await self.stage.control.clock.sleep(every_s)
 
-    async def end(self, key: TaskKey, exit_code: int = 0, cause: EndCause = EndCause.EXITED) -> None:
-        end = TaskEnd(cause=cause, at=self.stage.control.clock.now(), exit_code=exit_code)
+    async def end(
+        self, key: TaskKey, exit_code: int = 0, cause: EndCause = EndCause.EXITED, node_fault: str = ""
+    ) -> None:
+        end = TaskEnd(cause=cause, at=self.stage.control.clock.now(), exit_code=exit_code, node_fault=node_fault)
         await self.stage.control.sessions.finished(TaskFinished(node=self.node, key=key, end=end))
 
     async def run_to_end(self, job: JobId, exit_code: int = 0) -> None:

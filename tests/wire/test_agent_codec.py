@@ -100,6 +100,7 @@ instructions: st.SearchStrategy[Instruction] = st.one_of(
         gang_port_min=count,
         gang_port_max=count,
         host_file=text,
+        tenant=text,
         encoding=st.sampled_from(TextEncoding),
         script=text,
     ),
@@ -115,6 +116,7 @@ ends = st.builds(
     oom=st.booleans(),
     peak_memory_mb=big,
     error=text,
+    node_fault=text,
 )
 finishes = st.builds(TaskFinished, node=nodes, key=keys, end=ends)
 log_requests = st.builds(LogRequest, request=big, key=keys, offset=st.integers(-INT64, INT64), limit=big, wait_ms=big)
@@ -235,7 +237,7 @@ def test_every_field_of_every_noun_is_on_the_wire() -> None:
         Start: 19,
         Stop: 4,
         Signal: 3,
-        TaskEnd: 7,
+        TaskEnd: 8,
         LogRequest: 5,
         LogChunk: 6,
     }

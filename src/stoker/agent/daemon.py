@@ -51,6 +51,7 @@ from stoker.agent.ports import (
     RunnerHealth,
     RunnerInventory,
     RunnerReport,
+    SiteProgramEnded,
     TaskEnding,
     TaskForgotten,
     TaskOver,
@@ -194,6 +195,8 @@ class Daemon:
                 self._take_end(report)
             case TaskForgotten():
                 self._executor.forgotten(report.key)
+            case SiteProgramEnded():
+                self._say_site_program(report)
             case LeasesUnkept():
                 self._ports.telemetry.warn("runner_unguarded", agent_id=self._registration.node)
                 self._amend(self.node, keeps_leases=False, fault=self.node.fault)
@@ -201,6 +204,13 @@ class Daemon:
                 self._ports.telemetry.warn("runner_lost", error=report.error)
             case _:
                 assert_never(report)
+
+    def _say_site_program(self, report: SiteProgramEnded) -> None:
+        fields = {**which(report.key), "output": report.output.strip()}
+        if report.fault:
+            self._ports.telemetry.warn(f"{report.program}_failed", error=report.fault, **fields)
+        else:
+            self._ports.telemetry.event(f"{report.program}_ended", **fields)
 
     async def _watch_runner(self) -> None:
         """Ask the runner how it is, again and again (A17)."""

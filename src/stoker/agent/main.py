@@ -31,8 +31,9 @@ from stoker.agent.machine import GpuWatch, account_variables, check_limits, desc
 from stoker.agent.ports import AgentPorts, LinkDown, LinkRefused
 from stoker.agent.runner.process.kernel import give_back_memory
 from stoker.agent.runner.process.procfs import threads_of
+from stoker.agent.runner.site_program import program_fault
 from stoker.agent.runner_socket import RunnerSocket
-from stoker.agent.settings import AgentSettings, job_limits
+from stoker.agent.settings import AgentSettings, ExecutorSettings, job_limits
 from stoker.agent.token_file import read_token
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.ids import NodeName
@@ -56,10 +57,11 @@ TETHER_S: Final = 10.0
 async def run_agent(settings: AgentSettings, *, stop: asyncio.Event) -> None:
     """Serve until `stop` is set. Jobs run on, unless `executor.jobs_end_with_agent`.
 
-    Raises: StokerError for a data folder, a name, a token file or a GPU script that can't be used, for limits that it
-    can't give jobs, and for too few processes, before anything is started.
+    Raises: StokerError for a data folder, a name, a token file, a GPU script, a prolog or an epilog that can't be used,
+    for limits that it can't give jobs, and for too few processes, before anything is started.
     """
     check_limits(settings.executor)
+    _check_site_programs(settings.executor)
     _check_processes(resource.getrlimit(resource.RLIMIT_NPROC)[0])
     _check_files(resource.getrlimit(resource.RLIMIT_NOFILE)[1])
     if settings.executor.jobs_end_with_agent:
@@ -75,6 +77,14 @@ async def run_agent(settings: AgentSettings, *, stop: asyncio.Event) -> None:
         await _serve(settings, name, probe, identity, stop)
     finally:
         folder.release()
+
+
+def _check_site_programs(executor: ExecutorSettings) -> None:
+    """Raises: StokerError `bad_settings`."""
+    for name, path in (("prolog", executor.prolog), ("epilog", executor.epilog)):
+        if path and (fault := program_fault(path)):
+            hint = "name a program, by its absolute path, that only root or the agent's account can change (mode 755)"
+            raise StokerError(refuse("bad_settings", f"executor.{name}: {fault}", hint, path=path))
 
 
 def _check_processes(most: int) -> None:
@@ -253,6 +263,9 @@ def _runner(settings: AgentSettings, name: NodeName, clock: Clock) -> RunnerSock
         "umask": int(executor.umask, 8),
         "limits": job_limits(executor),
         "pids_max": executor.pids_max,
+        "prolog": executor.prolog,
+        "epilog": executor.epilog,
+        "site_timeout_s": executor.prolog_timeout_s,
     }
     return RunnerSocket(settings.data_dir, clock, options, every_start)
 

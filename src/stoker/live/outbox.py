@@ -195,6 +195,7 @@ class Outbox:
             cpus=placement.cpus,
             memory_mb=placement.memory_mb,
             user=job.spec.user,
+            tenant=job.spec.tenant,
             output=output_path(job.spec.output, job, placement.node, key.rank),
             error=output_path(job.spec.error, job, placement.node, key.rank),
             append=must_append(job.spec.output, key.rank) or must_append(job.spec.error, key.rank),

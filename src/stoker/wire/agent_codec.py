@@ -170,7 +170,8 @@ def _decode_start(wire: pb.Start) -> Start:
 
 
 def encode_finished(finished: TaskFinished) -> pb.TaskFinishedRequest:
-    end = pb.TaskEnd(**{**_fields(finished.end), "error": _for_people(finished.end.error)})
+    texts = {name: _for_people(getattr(finished.end, name)) for name in ("error", "node_fault")}
+    end = pb.TaskEnd(**{**_fields(finished.end), **texts})
     return pb.TaskFinishedRequest(node=finished.node, key=pb.TaskKey(**_fields(finished.key)), end=end)
 
 

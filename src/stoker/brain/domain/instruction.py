@@ -34,6 +34,8 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
     memory_mb: int
     """Limit to enforce where the node can. 0 = none."""
     user: str = ""
+    tenant: str = ""
+    """For programs of the site."""
     probe_port: int = 0
     """Bind this once before starting, and answer `port_taken` when it can't be bound. 0 = don't."""
     output: str = ""

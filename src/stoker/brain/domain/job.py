@@ -180,6 +180,8 @@ class TaskEnd(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """0 = not measured."""
     error: str = ""
     """For people: why it could not start, or what was lost."""
+    node_fault: str = ""
+    """What the site's prolog or epilog says is wrong with the node; empty = nothing."""
 
     @property
     def proved(self) -> bool:

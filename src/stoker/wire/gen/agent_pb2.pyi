@@ -502,6 +502,7 @@ class Start(_message.Message):
     GANG_PORT_MIN_FIELD_NUMBER: _builtins.int
     GANG_PORT_MAX_FIELD_NUMBER: _builtins.int
     HOST_FILE_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
     SCRIPT_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     shell: _builtins.str
@@ -526,6 +527,7 @@ class Start(_message.Message):
     gang_port_max: _builtins.int
     host_file: _builtins.str
     """Content of the file that STOKER_HOSTFILE names, `ADDRESS slots=N` a line. Empty = no such file."""
+    tenant: _builtins.str
     script: _builtins.str
     """Text of a script, which `argv` names and gives its arguments. Empty = `argv` names a program of the node."""
     @_builtins.property
@@ -558,11 +560,12 @@ class Start(_message.Message):
         gang_port_min: _builtins.int = ...,
         gang_port_max: _builtins.int = ...,
         host_file: _builtins.str = ...,
+        tenant: _builtins.str = ...,
         script: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["append", b"append", "argv", b"argv", "cpus", b"cpus", "encoding", b"encoding", "env", b"env", "epoch", b"epoch", "error", b"error", "gang_port_max", b"gang_port_max", "gang_port_min", b"gang_port_min", "gpus", b"gpus", "host_file", b"host_file", "key", b"key", "lease_ms", b"lease_ms", "memory_mb", b"memory_mb", "output", b"output", "probe_port", b"probe_port", "script", b"script", "shell", b"shell", "user", b"user", "workdir", b"workdir"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["append", b"append", "argv", b"argv", "cpus", b"cpus", "encoding", b"encoding", "env", b"env", "epoch", b"epoch", "error", b"error", "gang_port_max", b"gang_port_max", "gang_port_min", b"gang_port_min", "gpus", b"gpus", "host_file", b"host_file", "key", b"key", "lease_ms", b"lease_ms", "memory_mb", b"memory_mb", "output", b"output", "probe_port", b"probe_port", "script", b"script", "shell", b"shell", "tenant", b"tenant", "user", b"user", "workdir", b"workdir"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -694,6 +697,7 @@ class TaskEnd(_message.Message):
     OOM_FIELD_NUMBER: _builtins.int
     PEAK_MEMORY_MB_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    NODE_FAULT_FIELD_NUMBER: _builtins.int
     cause: _builtins.str
     at: _builtins.int
     exit_code: _builtins.int
@@ -701,6 +705,8 @@ class TaskEnd(_message.Message):
     oom: _builtins.bool
     peak_memory_mb: _builtins.int
     error: _builtins.str
+    node_fault: _builtins.str
+    """What the site's own prolog or epilog says is wrong with the node, which is drained for it. Empty = nothing."""
     def __init__(
         self,
         *,
@@ -711,10 +717,11 @@ class TaskEnd(_message.Message):
         oom: _builtins.bool = ...,
         peak_memory_mb: _builtins.int = ...,
         error: _builtins.str = ...,
+        node_fault: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code", "exit_code", b"exit_code"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code", "at", b"at", "cause", b"cause", "error", b"error", "exit_code", b"exit_code", "oom", b"oom", "peak_memory_mb", b"peak_memory_mb", "signal", b"signal"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code", "at", b"at", "cause", b"cause", "error", b"error", "exit_code", b"exit_code", "node_fault", b"node_fault", "oom", b"oom", "peak_memory_mb", b"peak_memory_mb", "signal", b"signal"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__exit_code: _TypeAlias = _typing.Literal["exit_code"]  # noqa: Y015
     _WhichOneofArgType__exit_code: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code"]  # noqa: Y015

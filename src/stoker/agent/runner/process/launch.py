@@ -52,7 +52,7 @@ _PROJECTS_MAX: Final = 1 << 20
 NO_LIMITS: Final = "this node can't give a job its limits"
 FAILED_EARLY: Final = "the runner's child failed before it could become the program"
 _NAME_BYTES_MAX: Final = 255
-_SIGNALS_OF_OURS: Final = tuple(
+SIGNALS_OF_OURS: Final = tuple(
     int(number)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ)
 )
@@ -151,7 +151,7 @@ class Launch:
         """In the child. Never returns."""
         reason = FAILED_EARLY  # also where what follows raises
         try:
-            default_signals(_SIGNALS_OF_OURS)
+            default_signals(SIGNALS_OF_OURS)
             os.setsid()
             for number, stream in enumerate(streams):
                 os.dup2(stream, number)

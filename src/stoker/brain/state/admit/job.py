@@ -1,6 +1,6 @@
 """Admission of submitted jobs and of agents' reports about tasks."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from stoker.brain.domain.array import ids_taken, too_many_ids
 from stoker.brain.domain.demand import Shape
@@ -15,10 +15,10 @@ from stoker.brain.state.attempt_outcome import end_tasks
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.commands import Answer, ReportEnding, ReportFinished, ReportStarted, Submit, WithholdStart
 from stoker.brain.state.events.job import AttemptStopping, JobFinished, JobSubmitted, SubmitKeyed, TaskStarted
-from stoker.brain.state.events.node import OrphanTasksFound
+from stoker.brain.state.events.node import NodeDrained, OrphanTasksFound
 from stoker.brain.state.events.union import Event
 from stoker.brain.state.leases import broken_leases, task_of
-from stoker.brain.state.node_pause import failed_start
+from stoker.brain.state.node_pause import ERROR_MAX, failed_start
 from stoker.brain.state.validation.dependency import met_before, never_met_by_forgotten, resolve
 from stoker.brain.state.validation.quota import TenantRules
 from stoker.brain.state.validation.secret import secrets_fault
@@ -165,8 +165,17 @@ def report_finished(state: ClusterState, command: ReportFinished, now: Instant) 
     if _open_task(state, key, finished.node) is not None:
         job = state.jobs[key.job]
         events.extend(end_tasks(job, {key.rank: finished.end}, now, state.policy))
-        events.extend(failed_start(state, finished.node, job, finished.end, now))
+        if finished.end.node_fault:
+            events.extend(_drained(state, finished.node, finished.end.node_fault))
+        else:
+            events.extend(failed_start(state, finished.node, job, finished.end, now))
     return tuple(events)
+
+
+def _drained(state: ClusterState, name: NodeName, fault: str) -> Iterator[NodeDrained]:
+    """A node that its own site's programs say is unfit gets no new work until a person resumes it."""
+    if state.nodes[name].drain is None:
+        yield NodeDrained(node=name, reason=fault[:ERROR_MAX])
 
 
 def withhold_start(state: ClusterState, command: WithholdStart, now: Instant) -> Answer:
