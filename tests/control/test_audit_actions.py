@@ -12,6 +12,7 @@ from stoker.brain.domain.array import JobRef, parse_array, parse_job_ref
 from stoker.brain.domain.audit import AuditRow
 from stoker.brain.domain.ids import JobId, NodeName, PartitionName, Principal, TenantName
 from stoker.brain.domain.job import EndCause
+from stoker.brain.domain.job_changes import JobChanges
 from stoker.brain.domain.label import Taint
 from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.partition import Partition
@@ -77,6 +78,11 @@ CASES: dict[type, tuple[Command, Command, str]] = {
         told_to.SignalJob(by=ANNA, target=RUNS, signal=10),
         told_to.SignalJob(by=ANNA, target=UNKNOWN, signal=10),
         "job_unknown",
+    ),
+    told_to.UpdateJob: (
+        told_to.UpdateJob(by=ANNA, target=RUNS, changes=JobChanges(comment="mine")),
+        told_to.UpdateJob(by=ANNA, target=ENDED, changes=JobChanges(comment="mine")),
+        "job_ended",
     ),
     told_to.DrainNode: (
         told_to.DrainNode(by=ANNA, node=N1, reason="fans"),

@@ -234,7 +234,7 @@ def test_every_field_of_every_noun_is_on_the_wire() -> None:
         TaskInventory: 3,
         Started: 3,
         Beat: 3,
-        Start: 19,
+        Start: 20,
         Stop: 4,
         Signal: 3,
         TaskEnd: 8,

@@ -53,7 +53,7 @@ class Submitted(NamedTuple):
     """When the jobs were first submitted; None = by this request (I1)."""
 
 
-class _Before(NamedTuple):
+class EndedBefore(NamedTuple):
     """Answers of the history about jobs that dependencies name and the state has forgotten (I5)."""
 
     ended: Mapping[JobRef, JobState]
@@ -86,7 +86,7 @@ async def submitted(control: ControlPlane, caller: Caller, specs: Sequence[JobSp
     control.access.check(caller)
     for index, spec in enumerate(specs):
         check_targets(control, spec.notify, index if len(specs) > 1 else None)
-    before = await _before(control, specs) if any(spec.after for spec in specs) else _Before({}, frozenset())
+    before = await ended_before(control, specs) if any(spec.after for spec in specs) else EndedBefore({}, frozenset())
     committer.check_room()
     events = committer.tell(
         Submit(
@@ -121,7 +121,8 @@ _NO_NOTIFIER: Final = refuse(
 )
 
 
-async def _before(control: ControlPlane, specs: Sequence[JobSpec]) -> _Before:
+async def ended_before(control: ControlPlane, specs: Sequence[JobSpec]) -> EndedBefore:
+    """Return what the history knows of forgotten jobs that these ones wait for (I5)."""
     ended: dict[JobRef, JobState] = {}
     no_members: set[JobRef] = set()
     looked_for: dict[JobRef, None] = {}
@@ -133,7 +134,7 @@ async def _before(control: ControlPlane, specs: Sequence[JobSpec]) -> _Before:
                 ended[ref] = found.state
             elif found is None and await is_no_member(control, ref):
                 no_members.add(ref)
-    return _Before(ended, no_members)
+    return EndedBefore(ended, no_members)
 
 
 async def _repeated(control: ControlPlane, by: Principal, key: Key) -> Submitted:

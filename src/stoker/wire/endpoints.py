@@ -42,7 +42,7 @@ Answer = TypeVar("Answer", covariant=True)
 class Endpoint(NamedTuple, Generic[Answer]):
     """One HTTP method at one path, with the shapes that it takes and gives."""
 
-    method: Literal["GET", "POST", "PUT", "DELETE"]
+    method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
     path: str
     """As in the OpenAPI document, with parameters in braces."""
     answer: Callable[[], type[Answer]]
@@ -93,7 +93,7 @@ def _no_query() -> type[Struct]:
 
 
 def _job_operation(
-    method: Literal["POST", "DELETE"],
+    method: Literal["POST", "PATCH", "DELETE"],
     path: str,
     does: str,
     *refusals: str,
@@ -169,6 +169,19 @@ SIGNAL: Final = _job_operation(
     repeatable=False,
 )
 """A repeat would send the signal a second time."""
+UPDATE: Final = _job_operation(
+    "PATCH",
+    "/api/v1/jobs/{job_id}",
+    "Change a job: what waits in all that the body may name, what runs in its time limit, name, comment, priority, "
+    "retries and requeue.",
+    *("no_changes", "job_ended", "job_live", "not_of_members", "too_many_jobs", "job_bytes_full"),
+    *("bad_time", "bad_field", "bad_begin", "begin_too_late", "bad_lost_after", "bad_priority", "out_of_range"),
+    *("text_too_long", "bad_text", "gpu_wish_without_gpus", "demand_unsatisfiable", "time_limit_too_long"),
+    *("bad_dependency", "dependency_cycle", "dependency_never_satisfied", "too_many_dependencies"),
+    *("bad_selector", "bad_toleration", "too_many_terms", "unknown_node", "unknown_partition", "unknown_tenant"),
+    *("over_tenant_limit", "demand_unstated", "priority_above_tier", "history_unavailable"),
+    body=lambda: rest.submit.JobPatch,
+)
 WHY: Final = Endpoint("GET", "/api/v1/jobs/{job_id}/why", lambda: rest.job.WhyView)
 SCRIPT: Final = Endpoint("GET", "/api/v1/jobs/{job_id}/script", lambda: rest.job.ScriptView)
 JOB_EVENTS: Final = Endpoint(

@@ -67,7 +67,7 @@ def test_what_says_what_a_job_runs_has_an_outline_for_those_who_may_not_know() -
         says = {"JobSpec", "TaskEnd", "Reason"} & parts.keys() and kind.row.audience is not Audience.TENANT
         assert not says or kind.row.outline is not None, kind
     assert [kind.__name__ for kind in EVENTS if kind.row.outline is not None] == [
-        *("JobSubmitted", "JobPlaced", "TaskEnded", "JobRequeued", "JobFinished", "SubmitKeyed"),
+        *("JobSubmitted", "JobPlaced", "TaskEnded", "JobRequeued", "JobFinished", "JobUpdated", "SubmitKeyed"),
         *("NotificationTried", "NotificationSettled"),
     ]
 

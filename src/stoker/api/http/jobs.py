@@ -38,6 +38,7 @@ from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import JobId
 from stoker.brain.domain.job import Job, JobSpec
 from stoker.brain.domain.sight import Sight, seen_job
+from stoker.brain.domain.units import Instant
 from stoker.brain.engine.queue_order import queue_position
 from stoker.brain.state.commands import JobOperation
 from stoker.brain.state.quota_report import LentGuarantee, lent_guarantees
@@ -75,7 +76,7 @@ from stoker.wire.rest.job import (
     script_view,
     why_view,
 )
-from stoker.wire.rest.submit import JobBody, JobsBody
+from stoker.wire.rest.submit import JobBody, JobPatch, JobsBody
 
 BODIES_PER_TURN: Final = 256
 """Jobs read before others get a turn: about a millisecond."""
@@ -127,7 +128,7 @@ def routes(control: ControlPlane) -> Routes:
 
     for name, row in endpoints.ENDPOINTS.items():
         if row.job_operation:
-            body_codes = BODY if row.method == "POST" else ()
+            body_codes = () if row.method == "DELETE" else BODY
             router.serve(row, *JOB, *body_codes, *row.refusals, *CHANGE)(_operation(control, name, row))
 
     _serve_details(control, router)
@@ -280,7 +281,7 @@ def _operation(
     command = _COMMANDS[name]
 
     async def operate(request: Request) -> JobView | Response:
-        given = await _fields_given(request, row) if row.method == "POST" else {}
+        given = {} if row.method == "DELETE" else await _fields_given(request, row, control.committer.now())
         caller, target = caller_of(request), parse_job_ref(request.path_params["job_id"])
         told = await carry_out_operation(control, caller, command(by=caller.principal, target=target, **given))
         if isinstance(told, JobDetails):
@@ -292,7 +293,7 @@ def _operation(
     return operate
 
 
-async def _fields_given(request: Request, row: endpoints.Endpoint[Any]) -> dict[str, Any]:
+async def _fields_given(request: Request, row: endpoints.Endpoint[Any], now: Instant) -> dict[str, Any]:
     data = await body_of(request)
     if not data and row.body_may_lack:
         return {}
@@ -302,6 +303,8 @@ async def _fields_given(request: Request, row: endpoints.Endpoint[Any]) -> dict[
             decode_body(NoBody, data)
         return {}
     body = decode_body(row.body(), data)
+    if isinstance(body, JobPatch):
+        return {"changes": body.changes(now)}
     return body.command_fields() if hasattr(body, "command_fields") else msgspec.structs.asdict(body)
 
 

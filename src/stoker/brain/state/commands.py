@@ -15,6 +15,7 @@ from stoker.brain.domain.errors import Refusal
 from stoker.brain.domain.ids import Epoch, JobId, NodeName, PartitionName, Principal, TenantName
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.job import JobSpec
+from stoker.brain.domain.job_changes import JobChanges
 from stoker.brain.domain.label import Taint
 from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.notify import NoticeState, NotifyEvent
@@ -127,6 +128,20 @@ class SignalJob(_JobCommand, frozen=True, kw_only=True):
     row: ClassVar["CommandRow[SignalJob]"] = CommandRow(action="signal")
 
     signal: int
+
+
+class UpdateJob(_JobCommand, frozen=True, kw_only=True):
+    """Change a job, an array or some of its members: what waits in all that may change, what runs in some of it.
+
+    Refused with `job_live` where a live job can't be changed so any more, and with `job_ended` when all have ended.
+    """
+
+    row: ClassVar["CommandRow[UpdateJob]"] = CommandRow(action="update")
+
+    changes: JobChanges
+    ended: Mapping[JobRef, JobState] = {}
+    no_members: Set[JobRef] = frozenset()
+    """Both as in `Submit`, for the dependencies of `changes`."""
 
 
 class Register(_Unaudited, frozen=True, kw_only=True):
@@ -374,7 +389,10 @@ class RestoreCluster(_Unaudited, frozen=True, kw_only=True):
     """Go on from a backup, whose state this is."""
 
 
-JobOperation = Cancel | Hold | Release | Requeue | SignalJob
+PlainJobOperation = Cancel | Hold | Release | Requeue | SignalJob
+"""Those that change what a job does, and nothing of what it is."""
+
+JobOperation = PlainJobOperation | UpdateJob
 """What people may do to a job, an array or some of its members."""
 
 Sharing = (

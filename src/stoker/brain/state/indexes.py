@@ -165,6 +165,9 @@ class Indexes:
         was_open, is_open = _is_open(old), _is_open(new)
         if was_open is not is_open:
             self._follow_memory(changed, was_open, is_open)
+        elif old is not None and new is not None and old.spec is not new.spec:
+            self._follow_memory(old, was_open, None)
+            self._follow_memory(new, None, is_open)
         if changed.members is not None:
             self._follow_array(changed.id)
         else:

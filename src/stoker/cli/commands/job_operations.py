@@ -1,11 +1,12 @@
-"""Commands `stoker cancel`, `hold`, `release`, `requeue` and `signal`, which change jobs by their ids.
+"""Commands `stoker cancel`, `hold`, `release`, `requeue`, `signal` and `update`, which change jobs by their ids.
 
 Rules: J1  every id is tried, whatever became of the ids before it; the exit status is that of the first refusal
        J2  an id may name a job, a member of an array, or some of them: `7`, `7_3`, `7_[0-4,9]`
+       J3  what an update doesn't say stays as it is; an empty text takes back what was said: `--after ''`
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -14,11 +15,40 @@ from stoker.cli.display.formatting import members_text
 from stoker.cli.display.messages import refused, show_problem
 from stoker.cli.display.output import for_people, show_value
 from stoker.cli.display.safe_text import visible
-from stoker.cli.options import Command, OnceCommand, with_options
+from stoker.cli.options import Command, OnceCommand, adding, with_options
 from stoker.cli.server import answer_options, connect
 
 if TYPE_CHECKING:
+    from stoker.wire.client import JobPatch
     from stoker.wire.rest.job import JobsToldView, JobView
+
+_update_options: Final = with_options(
+    # what may change while a job runs too
+    click.option(
+        "--time", "time_limit", metavar="T", help="Longest run, from its start: 30 (minutes), 2h, 1-12:00:00, 90s."
+    ),
+    click.option("--name", help="For people."),
+    click.option("--comment", metavar="C", help="For people."),
+    click.option("--priority", metavar="P", help="A whole number, or low, normal, high, urgent."),
+    click.option("--retries", type=click.IntRange(0), metavar="N", help="Tries after a non-zero exit."),
+    click.option("--requeue/--no-requeue", default=None, help="Whether it starts again when its node is lost."),
+    # what may change while it waits
+    click.option("--after", metavar="ok:ID,...", multiple=True, help="Wait for these, instead of all before."),
+    click.option("--begin", metavar="T", help="Not before: 16:00, tomorrow, 2026-12-01T10:00, now+2h; now = at once."),
+    click.option("--gpus", "gpu_count", type=click.IntRange(0), metavar="N", help="GPUs of each task."),
+    click.option("--gpu-memory", metavar="SIZE", help="Least memory of a GPU, such as 16GiB."),
+    click.option("--gpu-model", metavar="MODEL", help="Only such GPUs."),
+    click.option("--cpus", type=click.IntRange(1), metavar="N", help="CPUs of each task."),
+    click.option("--memory", metavar="SIZE", help="Host memory of each task, such as 64GiB; 0 = no limit."),
+    click.option("--tasks", type=click.IntRange(1), metavar="N", help="Gang members."),
+    click.option("--tasks-per-node", type=click.IntRange(0), metavar="K", help="At most so many on one node; 0 = any."),
+    click.option("--partition", metavar="P", help="A named part of the cluster."),
+    adding("--where", "SEL", "Only nodes with such labels, instead of all before."),
+    click.option("--exclude", metavar="NODES", multiple=True, help="Not these nodes, instead of all before."),
+    click.option("--tolerate", metavar="T", multiple=True, help="Taints that don't matter, instead of all before."),
+    click.option("--lost-after", metavar="D", help="Silence of its node after which it starts elsewhere: 10m, never."),
+)
+
 
 SendOperation = Callable[[str], "JobsToldView"]
 LINES_MAX: Final = 20
@@ -108,6 +138,51 @@ def signal(words: tuple[str, ...], form: str) -> None:
         raise click.UsageError("give the ids of jobs, and then a signal")
     client = connect()
     give(form, job_ids, lambda job_id: client.signal(job_id, name.upper()))
+
+
+@click.command(cls=OnceCommand)
+@click.argument("job_ids", metavar="ID...", nargs=-1, required=True, type=OPEN_JOB)
+@_update_options
+@answer_options
+def update(job_ids: tuple[str, ...], form: str, **given: Any) -> None:  # noqa: ANN401  # click gives each its own type
+    """Change jobs after their submit.
+
+    What waits may change in all of these; what runs in --time, --name, --comment, --priority, --retries and
+    --requeue. Its owner may give it up to the longest time of its partition: all checks of a submit hold. An ID may
+    name members of an array: 9_3, or 9_[0-4]. An empty text takes back what was said: --after ''.
+
+    \b
+    Examples:
+      stoker update 7 --time 4h
+      stoker update 7 8 --priority high --where zone=a
+      stoker update '9_[3-5]' --time 30
+    """
+    body = patch_of(given)
+    client = connect()
+    give(form, job_ids, lambda job_id: client.update(job_id, body))
+
+
+def patch_of(given: Mapping[str, Any]) -> "JobPatch":
+    """Return the request that a command line means (J3)."""
+    from stoker.wire.client import JobPatch
+    from stoker.wire.text import begin_text, parse_memory_mb
+
+    names = JobPatch.__struct_fields__
+    said = {name: value for name, value in given.items() if name in names and value not in (None, ())}
+    body: dict[str, Any] = {name: list(each) if isinstance(each, tuple) else each for name, each in said.items()}
+    for field in ("after", "exclude", "tolerate"):
+        if field in body:
+            body[field] = [each for each in body[field] if each]
+    if body.get("begin"):
+        from stoker.cli.clock import LocalZone, local_now
+
+        body["begin"] = begin_text(body["begin"], local_now(), LocalZone())
+    for field, word in (("gpu_memory_mb", "gpu_memory"), ("memory_mb", "memory")):
+        if given.get(word) is not None:
+            body[field] = parse_memory_mb(given[word])
+    if not body:
+        raise click.UsageError("say what to change, such as --time 4h; `stoker update --help` lists what may be")
+    return JobPatch(**body)
 
 
 def give(form: str, job_ids: Sequence[str], send: SendOperation) -> None:

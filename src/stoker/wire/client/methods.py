@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from stoker.wire.rest.partition import NewPartitionBody, PartitionBody, PartitionView
     from stoker.wire.rest.quota import QuotaBody, QuotaView
     from stoker.wire.rest.secret import SecretBody, SecretListQuery, SecretListView, SecretQuery, SecretView
-    from stoker.wire.rest.submit import JobBody
+    from stoker.wire.rest.submit import JobBody, JobPatch
     from stoker.wire.rest.task import TaskListQuery, TaskListView, TaskView
     from stoker.wire.rest.tenant import NewTenantBody, TenantBody, TenantView
     from stoker.wire.rest.token import CallerView, NewTokenBody, NewTokenView, TokenListView, TokenView
@@ -193,6 +193,14 @@ class ClientMethods:
         Raises: StokerError `bad_signal`, `not_running`, `node_unreachable`, or `no_answer` where it may have been sent.
         """
         return calls.tell_jobs(endpoints.SIGNAL, jobs, rest.job.SignalBody(signal=signal))
+
+    @Declared
+    def update(self, jobs: str, changes: JobPatch) -> Steps[JobsToldView]:
+        """Change a job, an array or members of one: what is left out stays as it is.
+
+        Raises: StokerError `job_ended`, `job_live`, or as a submit is refused.
+        """
+        return calls.tell_jobs(endpoints.UPDATE, jobs, changes)
 
     @Declared
     def why(self, job_id: str) -> Steps[WhyView]:

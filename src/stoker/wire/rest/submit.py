@@ -19,6 +19,7 @@ from stoker.brain.domain.dependency import Dependency
 from stoker.brain.domain.errors import StokerError, refusal_error
 from stoker.brain.domain.ids import DEFAULT_TENANT, PartitionName, TenantName
 from stoker.brain.domain.job import CommandLine, JobSpec, TextEncoding, Visible
+from stoker.brain.domain.job_changes import JobChanges
 from stoker.brain.domain.notify import Notify
 from stoker.brain.domain.secret import SecretName
 from stoker.brain.domain.tenant import UNSTATED
@@ -139,6 +140,84 @@ class JobBody(
     tenant's."""
 
 
+class JobPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Changes of a job: what is left out stays as it is. Units and forms are those of a submit."""
+
+    name: str | None = None
+    """For people."""
+    comment: str | None = None
+    """For people; empty = none."""
+    priority: int | str | None = None
+    """A whole number, or low (100), normal (500), high (1000), urgent (2000)."""
+    time_limit: str | int | None = None
+    """The whole time from its start: `30` (minutes), `2h`, `1-12:00:00`; of what runs too, up to the longest."""
+    retries: Count | None = None
+    """Tries after a non-zero exit or a failed start."""
+    requeue: bool | None = None
+    """Whether it starts again when its node is lost."""
+    after: str | list[str] | None = None
+    """What it waits for, instead of all before; empty = nothing."""
+    begin: str | None = None
+    """Not before; `now` = at once."""
+    lost_after: str | int | None = None
+    """For how long its nodes may be silent: as in a submit."""
+    partition: str | None = None
+    """A named part of the cluster; empty = none."""
+    gpu_count: Count | None = None
+    """Of each task."""
+    gpu_memory_mb: Count | None = None
+    """Least memory of each GPU."""
+    gpu_model: str | None = None
+    """Only such GPUs; empty = any."""
+    cpus: Count | None = None
+    """Of each task; 0 = 1."""
+    memory_mb: Count | None = None
+    """Host memory of each task; 0 = no limit."""
+    tasks: Count | None = None
+    """Members of the gang."""
+    tasks_per_node: Count | None = None
+    """At most so many tasks on one node; 0 = no bound."""
+    where: str | None = None
+    """Which nodes, by their labels; empty = any."""
+    exclude: str | list[str] | None = None
+    """Names of nodes, instead of all before; empty = none."""
+    tolerate: str | list[str] | None = None
+    """Taints that don't keep it away, instead of all before; empty = none."""
+
+    def changes(self, now: Instant) -> JobChanges:
+        """Return the changes that the body means. Raises: StokerError for a text that can't be read."""
+        given: dict[str, Any] = {name: getattr(self, name) for name in _SAME}
+        for field, name, parse in _PATCHED:
+            given[name] = _read(self, field, parse, None, "")
+        given["begin"] = _read(self, "begin", lambda text: _begin_of(text, now), None, "")
+        where = _where(self, "")
+        for field, name in (("where", "require"), ("exclude", "exclude"), ("tolerate", "tolerate")):
+            given[name] = None if getattr(self, field) is None else getattr(where, name)
+        return JobChanges(**{name: value for name, value in given.items() if value is not None})
+
+
+_SAME: Final = (
+    *("name", "comment", "requeue"),
+    *("gpu_count", "gpu_memory_mb", "gpu_model", "memory_mb", "tasks", "tasks_per_node"),
+)
+"""Fields of a patch that are those of JobChanges."""
+_PATCHED: Final[tuple[tuple[str, str, Callable[[Any], Any]], ...]] = (
+    ("priority", "priority", parse_priority),
+    ("time_limit", "time_limit_ms", lambda given: parse_duration(str(given))),
+    ("retries", "retries_max", int),
+    ("after", "after", lambda given: parse_dependencies([given] if isinstance(given, str) else given)),
+    ("lost_after", "lost_after_ms", lambda given: parse_lost_after(str(given))),
+    ("partition", "partition", PartitionName),
+    ("cpus", "cpus", lambda count: count or 1),
+)
+"""Fields of a patch, those of JobChanges that they are, and how each is read."""
+
+
+def _begin_of(text: str, now: Instant) -> Instant:
+    begin = Instant(parse_begin(text, now))
+    return begin if begin > now else NEVER
+
+
 class JobsBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Many jobs, accepted all or none."""
 
@@ -186,7 +265,7 @@ def spec_of(body: JobBody, now: Instant, at: str = "", home: TenantName = DEFAUL
     )
 
 
-def _read(body: JobBody, field: str, parse: Callable[[Any], Value], unless: Value, at: str) -> Value:
+def _read(body: JobBody | JobPatch, field: str, parse: Callable[[Any], Value], unless: Value, at: str) -> Value:
     """Return what a field says, or `unless` where it was left out (B1)."""
     given = getattr(body, field)
     if given is None:
@@ -199,7 +278,7 @@ def _after(given: str | list[str]) -> tuple[Dependency, ...]:
     return parse_dependencies([given] if isinstance(given, str) else given)
 
 
-def _where(body: JobBody, at: str) -> Where:
+def _where(body: JobBody | JobPatch, at: str) -> Where:
     if not (body.where or body.exclude or body.tolerate):
         return ANYWHERE
     exclude, tolerate = names_in(body.exclude), names_in(body.tolerate)

@@ -19,17 +19,11 @@ from stoker.brain.state.events.node import NodeDrained, OrphanTasksFound
 from stoker.brain.state.events.union import Event
 from stoker.brain.state.leases import broken_leases, task_of
 from stoker.brain.state.node_pause import ERROR_MAX, failed_start
+from stoker.brain.state.validation.admission import completed, job_fault
 from stoker.brain.state.validation.dependency import met_before, never_met_by_forgotten, resolve
 from stoker.brain.state.validation.quota import TenantRules
-from stoker.brain.state.validation.secret import secrets_fault
-from stoker.brain.state.validation.spec import in_list, list_fault, spec_fault
-from stoker.brain.state.validation.where import (
-    executor_fault,
-    kept_off_strict_nodes,
-    kept_where_it_can_be_read,
-    never_fits,
-    where_fault,
-)
+from stoker.brain.state.validation.spec import in_list, list_fault
+from stoker.brain.state.validation.where import never_fits
 
 
 def submit(state: ClusterState, command: Submit, now: Instant, ids: Callable[[], str]) -> Answer:
@@ -70,24 +64,15 @@ def submit(state: ClusterState, command: Submit, now: Instant, ids: Callable[[],
 
 def _admitted(state: ClusterState, specs: Sequence[JobSpec], now: Instant, by: Principal) -> list[JobSpec] | Refusal:
     # The specs with their defaults filled in, or the first refusal.
-    tenants, strict = TenantRules(state), state.indexes.node_classes.strict
+    tenants = TenantRules(state)
     fault = list_fault(specs, state.policy) or tenants.queue_full(specs)
     if fault:
         return fault
     possible: dict[Shape, Refusal | None] = {}
     admitted: list[JobSpec] = []
     for index, spec in enumerate(specs):
-        spec = tenants.filled(spec)
-        if strict.any:
-            spec = kept_off_strict_nodes(spec)
-        spec = kept_where_it_can_be_read(spec)
-        fault = (
-            spec_fault(spec, state.policy, now)
-            or tenants.fault(spec)
-            or secrets_fault(state, spec, by)
-            or executor_fault(state, spec)
-            or where_fault(state, spec)
-        )
+        spec = completed(state, tenants, spec)
+        fault = job_fault(state, tenants, spec, now, by)
         if fault is None:
             shape = spec.shape
             if shape not in possible:

@@ -67,6 +67,8 @@ def apply_job(state: ClusterState, event: events.JobEvent, at: Instant, by: Prin
             state.put_job(_returned(state.jobs[event.job], at, by))
         case events.JobSignalled():
             pass  # history only
+        case events.JobUpdated():
+            state.put_job(_updated(state.jobs[event.job], event, at))
         case events.MemberMade() | events.MembersCancelled():
             _apply_members(state, event, at, by)
         case events.SubmitKeyed():
@@ -103,6 +105,19 @@ def _not_before_its_time(job: Job, at: Instant) -> Job:
         return job
     reason = Reason(ReasonCode.BEGIN_TIME, {"begin": utc_text(begin), "begin_ms": begin})
     return replace(job, not_before=begin, reason=reason)
+
+
+def _updated(job: Job, event: events.JobUpdated, at: Instant) -> Job:
+    spec = event.changes.on(job.spec)
+    updated = replace(job, spec=spec)
+    if spec.after != job.spec.after:
+        updated = replace(updated, blocked=bool(spec.after), met=event.met)
+    if spec.begin != job.spec.begin:
+        if job.reason is not None and job.reason.code is ReasonCode.BEGIN_TIME:
+            updated = replace(updated, not_before=NEVER, reason=None)
+        if job.not_before <= spec.begin and job.live_attempt is None:  # a longer pause stays
+            updated = _not_before_its_time(updated, at)
+    return updated
 
 
 def _apply_members(

@@ -3,12 +3,14 @@
 from typing import ClassVar
 
 import msgspec
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from stoker.brain.domain.allocation import TaskPlacement
 from stoker.brain.domain.array import Spans, indexes_of
 from stoker.brain.domain.ids import Epoch, JobId, Position
 from stoker.brain.domain.job import JobSpec, StopCause, TaskEnd
+from stoker.brain.domain.job_changes import JobChanges, changes_text
 from stoker.brain.domain.lifecycle import JobState, Outcome
 from stoker.brain.domain.notify import NoticeState, NotifyEvent, target_kind
 from stoker.brain.domain.reason import Reason
@@ -45,6 +47,10 @@ def _stopping_note(event: "AttemptStopping") -> JobNote | None:
 def _settled_fields(event: "NotificationSettled") -> Fields:
     # Of a URL only the kind: who reads the log may not call it.
     return {"event": event.event, "kind": target_kind(event.to), "outcome": event.state, "error": event.error}
+
+
+def _without_comment(changes: JobChanges) -> JobChanges:
+    return replace(changes, comment=UNSET)
 
 
 class AboutJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -258,6 +264,27 @@ class JobSignalled(_AboutAttempt, frozen=True, kw_only=True, tag="job_signalled"
     signal: int
 
 
+class JobUpdated(AboutJob, frozen=True, kw_only=True, tag="job_updated"):
+    """A person changed a job, an array or a member: some of what was submitted is otherwise from now on."""
+
+    row: ClassVar["Row[JobUpdated]"] = Row(
+        wakes=True,
+        audience=Audience.JOB,
+        log=LogLine("task_updated", lambda event: {"changes": ",".join(event.changes.given)}),
+        audit=lambda event: JobNote("update", event.job, changes_text(event.before, event.changes), whole=True),
+        metric=JobMetric.ELIGIBLE,
+        outline=lambda event: replace(
+            event, changes=_without_comment(event.changes), before=_without_comment(event.before)
+        ),
+    )
+
+    changes: JobChanges
+    before: JobChanges
+    """The values that the changed fields had."""
+    met: tuple[int, ...] = ()
+    """Where `after` is changed: places of conditions that forgotten jobs had met."""
+
+
 class MemberMade(msgspec.Struct, frozen=True, kw_only=True, tag="member_made"):
     """A member of an array became a record of its own."""
 
@@ -357,6 +384,7 @@ JobEvent = (
     | DependenciesMet
     | JobReturned
     | JobSignalled
+    | JobUpdated
     | MemberMade
     | MembersCancelled
     | SubmitKeyed

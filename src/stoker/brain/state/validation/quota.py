@@ -81,6 +81,17 @@ class TenantRules:
             more[spec.tenant] = more.get(spec.tenant, 0) + (spec.array.count if spec.array else 1)
         return self._full(more) or self.memory_full(specs)
 
+    def memory_grown(self, old: JobSpec, new: JobSpec) -> Refusal | None:
+        """Return the refusal of a change for the memory that the job takes more than before (V8)."""
+        more = new.memory_bytes - old.memory_bytes
+        indexes, policy = self._state.indexes, self._state.policy
+        if more <= 0:
+            return None
+        taken = indexes.usage_ledger.memory_of(new.tenant)
+        return _too_large(indexes.open_bytes, more, policy.job_bytes_max, "") or _too_large(
+            taken, more, policy.tenant_job_bytes_max, new.tenant
+        )
+
     def memory_full(self, specs: Iterable[JobSpec], records: int = 1) -> Refusal | None:
         """Return the refusal of so many new records of each of these jobs, for the memory that they would take (V8)."""
         more: dict[TenantName, int] = {}
