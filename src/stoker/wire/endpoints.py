@@ -161,7 +161,7 @@ SIGNAL: Final = _job_operation(
     repeatable=False,
 )
 """A repeat would send the signal a second time."""
-WHY: Final = Endpoint("GET", "/api/v1/jobs/{job_id}/why", lambda: rest.job.WhyView)
+WHY: Final = Endpoint("GET", "/api/v1/jobs/{job_id}/why", lambda: rest.why.WhyView)
 JOB_EVENTS: Final = Endpoint(
     "GET",
     "/api/v1/jobs/{job_id}/events",

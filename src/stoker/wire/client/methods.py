@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from stoker.wire.client.transport import Transport
     from stoker.wire.rest.audit import AuditListQuery, AuditListView, JobEventsQuery, JobEventsView
     from stoker.wire.rest.cluster import ClusterView, HealthView
-    from stoker.wire.rest.job import JobListQuery, JobListView, JobsToldView, JobsView, JobView, WhyView
+    from stoker.wire.rest.job import JobListQuery, JobListView, JobsToldView, JobsView, JobView
     from stoker.wire.rest.log import LogQuery
     from stoker.wire.rest.node import GpuListView, NodeView
     from stoker.wire.rest.partition import NewPartitionBody, PartitionBody, PartitionView
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from stoker.wire.rest.tenant import NewTenantBody, TenantBody, TenantView
     from stoker.wire.rest.token import CallerView, NewTokenBody, NewTokenView, TokenListView, TokenView
     from stoker.wire.rest.usage import UsageReportQuery, UsageView
+    from stoker.wire.rest.why import WhyView
 
 Given = ParamSpec("Given")
 Answer = TypeVar("Answer")

@@ -21,6 +21,7 @@ from stoker.brain.domain.array import (
     spans_text,
 )
 from stoker.brain.domain.errors import FactValue, Refusal, refuse
+from stoker.brain.domain.ids import Principal
 from stoker.brain.domain.job import Job, StopCause
 from stoker.brain.domain.lifecycle import LIVE, JobState
 from stoker.brain.domain.reason import Reason, ReasonCode
@@ -97,7 +98,7 @@ def admit_operation(state: ClusterState, command: JobOperation) -> Answer:
         case Cancel():
             return cancel(state, target, command)
         case Hold():
-            return hold(state, target)
+            return hold(state, target, command.by)
         case Release():
             return release(state, target)
         case Requeue():
@@ -130,19 +131,19 @@ def cancel(state: ClusterState, target: _OperationTarget, command: Cancel) -> An
     return _ended(state, target, "nothing is left to cancel")
 
 
-def hold(state: ClusterState, target: _OperationTarget) -> Answer:
+def hold(state: ClusterState, target: _OperationTarget, by: Principal) -> Answer:
     """Admit that pending targets are held."""
     if target.whole and target.array:
         if target.array.is_final:
             return _ended(state, target)
-        own = (JobHeld(job=target.array.id),) if target.array.state is JobState.PENDING else ()
-        return (*own, *(JobHeld(job=job.id) for job in target.records if job.state is JobState.PENDING))
+        own = (JobHeld(job=target.array.id, by=by),) if target.array.state is JobState.PENDING else ()
+        return (*own, *(JobHeld(job=job.id, by=by) for job in target.records if job.state is JobState.PENDING))
     made = target.lazy if _lazy_state(target) is JobState.PENDING else ()
     large = _too_many(state, target, count_of(made))
     if large:
         return large
-    events: list[JobEvent] = [*_made(target, held=True)] if made else []
-    events.extend(JobHeld(job=job.id) for job in target.records if job.state is JobState.PENDING)
+    events: list[JobEvent] = [*_made(target, held_by=by)] if made else []
+    events.extend(JobHeld(job=job.id, by=by) for job in target.records if job.state is JobState.PENDING)
     held = _lazy_state(target) is JobState.HELD or any(job.state is JobState.HELD for job in target.records)
     if events or held:
         return tuple(events)
@@ -161,7 +162,7 @@ def release(state: ClusterState, target: _OperationTarget) -> Answer:
         large = _too_many(state, target, count_of(target.lazy))
         if large:
             return large
-        events.extend(_made(target, held=False))
+        events.extend(_made(target))
     events.extend(JobReleased(job=job.id) for job in target.records if job.state is JobState.HELD)
     waits = target.lazy or any(job.state is JobState.PENDING for job in target.records)
     if events or waits:
@@ -265,10 +266,10 @@ def _lazy_state(target: _OperationTarget) -> JobState | None:
     return target.array.state if target.array and target.lazy else None
 
 
-def _made(target: _OperationTarget, *, held: bool) -> Iterator[MemberMade]:
+def _made(target: _OperationTarget, held_by: Principal | None = None) -> Iterator[MemberMade]:
     assert target.array is not None, "only arrays have members"
     for index in indexes_of(target.lazy):
-        yield MemberMade(array=target.array.id, index=index, held=held)
+        yield MemberMade(array=target.array.id, index=index, held=held_by is not None, by=held_by or Principal(""))
 
 
 def _uncancelled(target: _OperationTarget) -> list[Spans]:

@@ -3,7 +3,7 @@
 No judgement here: the outcome of an attempt and what follows from it were decided in `admit` and stand in the events.
 """
 
-from typing import assert_never
+from typing import Final, assert_never
 
 from msgspec.structs import replace
 
@@ -24,6 +24,8 @@ from stoker.brain.domain.reason import Reason, ReasonCode
 from stoker.brain.domain.units import NEVER, Instant, utc_text
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.events import job as events
+
+_NOBODY: Final = Principal("")
 
 
 def apply_job(state: ClusterState, event: events.JobEvent, at: Instant, by: Principal) -> None:
@@ -54,10 +56,12 @@ def apply_job(state: ClusterState, event: events.JobEvent, at: Instant, by: Prin
             state.put_job(_finished(state.jobs[event.job], event, at))
         case events.JobHeld():
             job = state.jobs[event.job]
-            state.put_job(replace(job, state=_moved(job, JobState.HELD)))
+            state.put_job(
+                replace(job, state=_moved(job, JobState.HELD), held_by=event.by, held_at=at if event.by else NEVER)
+            )
         case events.JobReleased():
             job = state.jobs[event.job]
-            state.put_job(replace(job, state=_moved(job, JobState.PENDING)))
+            state.put_job(replace(job, state=_moved(job, JobState.PENDING), held_by=_NOBODY, held_at=NEVER))
         case events.DependenciesMet():
             for each in event.jobs:
                 state.put_job(replace(state.jobs[each], blocked=False))
@@ -124,7 +128,7 @@ def _apply_members(
     _settle_conditions(state, member)
     # The record first, so that the array never seems to have lost a member.
     held = JobState.HELD if event.held else JobState.PENDING if member.state is JobState.HELD else member.state
-    state.put_job(replace(member, state=held))
+    state.put_job(replace(member, state=held, held_by=event.by, held_at=at if event.by else NEVER))
     state.put_job(replace(array, members=members))
 
 
