@@ -20,8 +20,9 @@ from stoker.cli.demo.run import (
 )
 from stoker.cli.demo.screen import Screen
 from stoker.cli.display.timeline import TimelineRow, TimelineSpan, make_timeline
-from stoker.wire.rest.job import JobView, WhyView
+from stoker.wire.rest.job import JobView
 from stoker.wire.rest.node import GpuListView
+from stoker.wire.rest.why import WhyView
 from tests.cli.views import at, attempt, gpu, job, task
 
 

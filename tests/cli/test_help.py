@@ -1,5 +1,6 @@
 """Every command explains itself, and does so quickly."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -141,4 +142,38 @@ def test_a_new_command_needs_one_file_and_stands_at_the_end_of_its_section(
 
 def test_a_file_that_holds_commands_of_other_names_is_no_command_itself() -> None:
     for name in ("listing", "job_operations", "job-operations"):
-        assert "No such command" in CliRunner().invoke(root, [name]).output
+        assert "no such command" in CliRunner().invoke(root, [name]).output
+
+
+def words_of(text: str) -> set[str]:
+    return set(re.sub(r"\s+", " ", text).split())
+
+
+@pytest.mark.parametrize("path", list(every_command()), ids=" ".join)
+def test_help_fits_a_terminal_of_80_columns_and_breaks_no_word(path: tuple[str, ...]) -> None:
+    said = CliRunner().invoke(root, [*path, "--help"], env={"COLUMNS": "80"}, terminal_width=80).output
+    assert [line for line in said.splitlines() if len(line) > 80] == []
+    command = command_at(path)
+    told = [command.help or "", *(each.help or "" for each in command.params if isinstance(each, click.Option))]
+    hidden = {each.help for each in command.params if isinstance(each, click.Option) and each.hidden}
+    wanted = words_of(" ".join(text.replace("\b", "") for text in told if text not in hidden))
+    assert wanted - words_of(said) == set(), "a word is broken"
+
+
+def test_the_list_of_commands_shows_each_summary_whole() -> None:
+    said = CliRunner().invoke(root, ["--help"], terminal_width=80).output
+    assert "..." not in said.partition("Options:")[2]
+
+
+def test_what_was_wrong_with_a_line_is_said_as_every_refusal_is() -> None:
+    for words in (["lits"], ["list", "--foo"], ["cancel"], ["submit", "--gpus", "x", "--", "true"]):
+        said = CliRunner().invoke(root, words)
+        first, second = said.output.splitlines()
+        assert said.exit_code == 2
+        assert re.match(r"error: [a-z]", first), first
+        assert re.fullmatch(r"hint: `.* --help` lists what it takes", second), second
+
+
+def test_a_container_image_is_not_offered_while_no_node_can_run_one_and_is_still_understood() -> None:
+    assert "--image" not in CliRunner().invoke(root, ["submit", "--help"]).output
+    assert any("--image" in each.opts for each in command_at(("submit",)).params)

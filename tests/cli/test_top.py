@@ -16,8 +16,9 @@ from stoker.cli.top.widgets import RowList
 from stoker.wire.client import JobListQuery, LogPart, LogQuery
 from stoker.wire.client.staleness import Stale
 from stoker.wire.rest.cluster import ClusterView
-from stoker.wire.rest.job import JobListView, JobsToldView, JobView, WhyView
+from stoker.wire.rest.job import JobListView, JobsToldView, JobView
 from stoker.wire.rest.node import NodeView
+from stoker.wire.rest.why import WhyView
 from tests.cli.views import attempt, cluster, job, node, task, why
 
 

@@ -6,8 +6,9 @@ from stoker.brain.domain.demand import JobClass
 from stoker.brain.domain.job import EndCause, Visible
 from stoker.brain.domain.lifecycle import JobState, NodeState, Outcome
 from stoker.wire.rest.cluster import ClusterView
-from stoker.wire.rest.job import AttemptView, JobView, TaskRunView, WhyView
+from stoker.wire.rest.job import AttemptView, JobView, TaskRunView
 from stoker.wire.rest.node import FreeView, GpuStatus, GpuView, NodeView
+from stoker.wire.rest.why import WhyView
 
 
 def at(seconds: float) -> str:

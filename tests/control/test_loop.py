@@ -373,7 +373,7 @@ async def test_what_waits_for_others_or_is_held_or_begins_later_says_so() -> Non
             ReasonCode.DEPENDENCY,
             ReasonCode.BEGIN_TIME,
         ]
-        assert reasons[1].facts == {"waits": f"ok:{held}"}
+        assert reasons[1].facts["waits"] == f"ok:{held}"
 
 
 @virtual

@@ -30,7 +30,7 @@ def test_every_option_of_a_tenant_arrives_and_is_shown(say: Say) -> None:
     more = "--max-pending 100 --max-time 2d --priority high --no-borrow --no-lend --email a@b --organization Lab"
     more += " --nodes gpu-b1,gpu-a*"
     done = say("tenant", "create", "full", *words.split(), *more.split(), "--comment", "all of it")
-    assert done.stdout == "tenant full is guaranteed 4 GPU(s) and may use at most 4 GPU(s)\n"
+    assert done.stdout == "tenant full is guaranteed 4 GPUs and may use at most 4 GPUs\n"
     found = say.json("tenant", "show", "full")
     assert [found[name] for name in ("max_gpus", "guaranteed_gpus", "max_cpu_cores", "max_concurrent_jobs")] == [
         8,
@@ -129,7 +129,7 @@ def test_the_shares_are_shown_and_changed_at_once(say: Say) -> None:
         (("list", "--tenant", "nope"), 4, "unknown_tenant"),
         (("usage", "--tenant", "nope"), 4, "unknown_tenant"),
         (("audit", "--tenant", "noppe"), 4, "unknown_tenant"),
-        (("quota", "set", "--online-percent", "70"), 2, "bad_share"),
+        (("quota", "set", "--online-percent", "170"), 2, "bad_share"),
         (("quota", "set", "--online-percent", "most"), 2, "bad_share"),
         (("quota", "set", "--online-percent", "nan"), 2, "bad_share"),
         (("quota", "set", "--online-percent", "-0.1"), 2, "bad_share"),

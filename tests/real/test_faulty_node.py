@@ -70,7 +70,7 @@ def test_a_node_whose_disk_a_job_has_filled_says_so_gets_no_new_work_and_loses_n
         ended = until_state(control, other, "failed")  # though the disk is full
         assert (ended["exit_code"], len(ended["attempts"])) == (3, 1)
         later = submit(control, "true")
-        until(lambda: "0 unreachable, 1 faulty, 0 draining" in reason(control, later), "it waits for a node that works")
+        until(lambda: "available: 1 faulty" in reason(control, later), "it waits for a node that works")
         assert b'stoker_agent_count{status="faulty"} 1' in control.metrics()
         go.touch()
         until_state(control, filler, "succeeded")

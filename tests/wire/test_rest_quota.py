@@ -50,12 +50,22 @@ def test_p1_the_description_of_rest_says_between_which_numbers_a_share_lies(fiel
     assert (number["type"], number["minimum"], number["maximum"]) == ("number", 0, 1)
 
 
-@pytest.mark.parametrize("text", ["", "x", "70%", "1,5", "0_7", "nan", "inf", "1e9", "0x1", "-0.1"])
+@pytest.mark.parametrize(
+    "text", ["", "x", "%", "101", "1.5", "120%", "-1%", "70 %%", "1,5", "0_7", "nan", "inf", "1e9", "0x1", "-0.1"]
+)
 def test_p1_no_other_text_is_a_share_and_the_refusal_repeats_it(text: str) -> None:
     with pytest.raises(StokerError) as fault:
         parse_share("--online-percent", text)
     assert (fault.value.refusal.code, text in fault.value.refusal.message) == ("bad_share", True)
     assert fault.value.refusal.hint
+
+
+@pytest.mark.parametrize(
+    ("text", "share"),
+    [("0.7", 0.7), ("70", 0.7), ("70%", 0.7), (" 70 % ", 0.7), ("1", 1), ("1%", 0.01), ("0.5%", 0.005)],
+)
+def test_p1_a_share_is_read_as_people_write_it_and_one_is_all_of_it(text: str, share: float) -> None:
+    assert parse_share("--online-percent", text) == share
 
 
 amounts = st.integers(0, 300)

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import click
 
 from stoker import __version__
-from stoker.cli.display.messages import refused, show_problem
+from stoker.cli.display.messages import refused, show_problem, show_usage_fault
 from stoker.cli.options import OnceGroup
 from stoker.cli.server import server_option
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from types import ModuleType
 
 EXIT_INTERRUPTED: Final = 130
@@ -83,6 +83,10 @@ def _sections() -> dict[str, list[str]]:
     return sections
 
 
+SUMMARY_MAX: Final = 200
+"""Letters of a command's summary, so that none is cut: it is one sentence."""
+
+
 class _Root(OnceGroup):
     """Root command: lists commands by purpose, and turns what a command raises into an exit status."""
 
@@ -110,7 +114,33 @@ class _Root(OnceGroup):
         for title, names in _sections().items():
             commands = [(name, self.get_command(ctx, name)) for name in names]
             with formatter.section(title):
-                formatter.write_dl([(name, command.get_short_help_str(80)) for name, command in commands if command])
+                formatter.write_dl(
+                    [(name, command.get_short_help_str(SUMMARY_MAX)) for name, command in commands if command]
+                )
+
+    def main(
+        self,
+        args: "Sequence[str] | None" = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,  # noqa: ANN401  # as click has it
+    ) -> Any:  # noqa: ANN401  # as click has it
+        """Run a command line, and say what was wrong with it as every other refusal is said."""
+        if not standalone_mode:
+            return super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
+        try:
+            status = super().main(args, prog_name, complete_var, standalone_mode=False, **extra)
+        except click.ClickException as fault:
+            show_usage_fault(fault)
+            sys.exit(fault.exit_code)
+        except click.Abort:
+            click.echo("error: nothing was done: the question was not answered", err=True)
+            sys.exit(1)
+        except BrokenPipeError:  # by `--help`, which is printed while the line is read
+            _forget_reader()
+            sys.exit(EXIT_READER_GONE)
+        sys.exit(status if isinstance(status, int) else 0)
 
     def invoke(self, ctx: click.Context) -> object:
         if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:  # `stoker.__main__` left it so until here

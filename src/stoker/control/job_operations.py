@@ -5,7 +5,8 @@ returned as the operation left it, looked at before the wait for the disk: later
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from signal import Signals
+from typing import Final, NamedTuple
 
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -14,6 +15,7 @@ from stoker.brain.domain.access import Caller
 from stoker.brain.domain.array import JobRef, count_of, member_id
 from stoker.brain.domain.ids import JobId
 from stoker.brain.domain.job import Job
+from stoker.brain.domain.units import NEVER, counted
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.commands import JobOperation, UpdateJob
 from stoker.brain.state.events.job import AboutJob, MemberMade, MembersCancelled
@@ -23,6 +25,9 @@ from stoker.control.control_plane import ControlPlane
 from stoker.control.queries.job_details import ListedJobs, job_details, listed_jobs, members_named
 from stoker.control.submission import ended_before
 from stoker.wire.rest.job import JobDetails
+
+NODES_NAMED_MAX: Final = 3
+"""Nodes that an answer names; of more it says how many."""
 
 
 class OperationResults(NamedTuple):
@@ -68,6 +73,25 @@ async def prepared(control: ControlPlane, caller: Caller, command: UpdateJob, jo
         return command
     before = await ended_before(control, (replace(job.spec, after=changes.after),))
     return replace(command, ended=before.ended, no_members=before.no_members)
+
+
+def reach_text(told: JobDetails, signal: int) -> str:
+    """Return whom a signal was sent to: `USR1 was sent to 4 tasks on gpu-1, gpu-2`."""
+    sent = f"{_signal_name(signal)} was sent to"
+    if told.members is not None:
+        return f"{sent} {counted(told.members.running, 'running member')}"
+    attempt = told.job.live_attempt
+    tasks = [task for task in attempt.open_tasks if task.started_at != NEVER] if attempt else []
+    nodes = list(dict.fromkeys(task.placement.node for task in tasks))
+    on = ", ".join(nodes) if len(nodes) <= NODES_NAMED_MAX else counted(len(nodes), "node")
+    return f"{sent} {counted(len(tasks), 'task')} on {on}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return Signals(number).name.removeprefix("SIG")
+    except ValueError:  # one of the real-time signals has no name of its own
+        return f"signal {number}"
 
 
 def _results(control: ControlPlane, ref: JobRef, events: Sequence[Event]) -> JobDetails | OperationResults:

@@ -37,6 +37,7 @@ from stoker.api.http.server import serve_http
 from stoker.api.listen import bind, local_socket
 from stoker.brain.domain.access import Role
 from stoker.brain.domain.errors import StokerError, refuse
+from stoker.brain.domain.units import counted
 from stoker.control.committer import LogTooNew
 from stoker.control.control_plane import active
 from stoker.control.control_ports import ControlPorts
@@ -121,7 +122,7 @@ async def _run(
             tokens = control.committer.state.tokens.values()
             joined = sum(1 for token in tokens if token.role is Role.AGENT and token.node)
             tls = await server_tls(
-                settings, ports.clock, in_use=f"{joined} node(s) have joined by it" if joined else ""
+                settings, ports.clock, in_use=f"{counted(joined, 'node')} joined by it" if joined else ""
             )
             await _serve(control, tls, listeners, stop, on_ready)
     finally:

@@ -182,7 +182,7 @@ UPDATE: Final = _job_operation(
     *("over_tenant_limit", "demand_unstated", "priority_above_tier", "history_unavailable"),
     body=lambda: rest.submit.JobPatch,
 )
-WHY: Final = Endpoint("GET", "/api/v1/jobs/{job_id}/why", lambda: rest.job.WhyView)
+WHY: Final = Endpoint("GET", "/api/v1/jobs/{job_id}/why", lambda: rest.why.WhyView)
 SCRIPT: Final = Endpoint("GET", "/api/v1/jobs/{job_id}/script", lambda: rest.job.ScriptView)
 JOB_EVENTS: Final = Endpoint(
     "GET",

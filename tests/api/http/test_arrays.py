@@ -289,7 +289,7 @@ async def test_a_requeue_of_an_array_is_advised_only_while_its_record_is_kept(tm
             shown, why = (await plane.get(f"{JOBS}/1")).json, (await plane.get(f"{JOBS}/1/why")).json
             return shown["reason"]["hint"], why["hint"]
 
-        assert all("`stoker requeue ID`" in hint for hint in await hints())
+        assert all("`stoker requeue 1`" in hint for hint in await hints())
         for _ in range(2):
             job = (await plane.ask("POST", JOBS, {"command": "true", "hold": True})).json["id"]
             await plane.ask("DELETE", f"{JOBS}/{job}")

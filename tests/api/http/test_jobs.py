@@ -328,7 +328,7 @@ async def test_a_task_no_node_could_ever_run_is_refused_with_what_the_largest_ha
     reply = await plane.ask("POST", JOBS, {"command": "true", "gpu_count": 8})
     assert (reply.status, reply.json["code"]) == (422, "demand_unsatisfiable")
     assert reply.json["facts"]["gpus"] == 4
-    assert "--tasks" in reply.json["hint"]
+    assert reply.json["hint"] == "ask for 4 at most", "several tasks wouldn't find eight GPUs either"
 
 
 async def test_an_unknown_tenant_is_refused(plane: Plane) -> None:

@@ -1,7 +1,10 @@
 """What `why` answers over REST: the place in the queue, and who holds the GPUs of a guarantee."""
 
+import pytest
+
 from stoker.api.http.jobs import HOLDERS_NAMED_MAX, lent_view
 from stoker.brain.state.quota_report import Holder, LentGuarantee
+from tests.api.http.people import People
 from tests.api.http.plane import Plane
 
 JOBS = "/api/v1/jobs"
@@ -22,8 +25,59 @@ def test_the_sentence_about_lent_gpus_names_the_guarantees_and_a_few_of_the_hold
     assert shown is not None
     assert shown.guarantees == ["class online", "tenant vision"]
     assert len(shown.holders) == 21
-    assert "online jobs (0 of 7 GPU(s) used) and tenant vision (1 of 4 GPU(s) used)" in shown.message
+    assert "online jobs (0 of 7 GPUs used) and tenant vision (1 of 4 GPUs used)" in shown.message
     assert "batch jobs hold 6 beyond theirs, tenant t0 holds 9 beyond its own" in shown.message
-    assert f"{21 - HOLDERS_NAMED_MAX} other tenant(s) the rest" in shown.message
+    assert f"{21 - HOLDERS_NAMED_MAX} other tenants the rest" in shown.message
     assert "as those jobs end" in shown.message
     assert lent_view([]) is None
+
+
+async def test_why_names_who_holds_the_gpus_and_the_latest_end_as_far_as_the_asker_may_see(people: People) -> None:
+    node = await people.plane.join("n1", gpus=2)
+    held = await people.anna.submit(name="train", command="true", gpu_count=2, max_runtime_minutes=60)
+    await node.run()
+    own = await people.arno.submit(command="true", gpu_count=1)
+    foreign = await people.bert.submit(command="true", gpu_count=1)
+    await people.plane.until(lambda: people.plane.control.loop.passes > 0)
+    (seen,) = (await people.arno.get(f"{JOBS}/{own}/why")).json["blocked_by"]
+    assert (seen["id"], seen["name"], seen["user"], seen["tenant"], seen["gpus"]) == (held, "train", "anna", "red", 2)
+    why = (await people.bert.get(f"{JOBS}/{foreign}/why")).json
+    (hidden,) = why["blocked_by"]
+    assert (hidden["id"], hidden["name"], hidden["user"], hidden["tenant"]) == (held, "", "", "red")
+    assert why["blocking_jobs"] == 1
+    assert why["fits_by"] == hidden["ends_by"]
+
+
+async def test_a_signal_says_whom_it_was_sent_to(plane: Plane) -> None:
+    node = await plane.join("n1", gpus=2)
+    await plane.ask("POST", JOBS, {"command": "true", "gpu_count": 1})
+    await node.run()
+    told = (await plane.ask("POST", f"{JOBS}/1/signal", {"signal": "USR1"})).json
+    assert told["message"] == "USR1 was sent to 1 task on n1"
+
+
+@pytest.mark.parametrize(
+    ("body", "warning"),
+    [
+        (
+            {"name": "big", "guaranteed_gpus": 9},
+            "it is guaranteed 9 GPUs, and the cluster has 4: it can't get them all",
+        ),
+        ({"name": "fits", "guaranteed_gpus": 4}, None),
+        ({"name": "none"}, None),
+    ],
+)
+async def test_a_guarantee_of_more_than_the_cluster_has_warns(
+    plane: Plane, body: dict[str, object], warning: str | None
+) -> None:
+    await plane.join("n1", gpus=4)
+    told = (await plane.ask("POST", "/api/v1/tenants", body)).json
+    assert told["warnings"] == ([] if warning is None else [warning])
+    await plane.ask("POST", "/api/v1/tenants", {"name": "second", "guaranteed_gpus": 3})
+    again = (await plane.ask("PUT", f"/api/v1/tenants/{body['name']}", {"comment": "c"})).json["warnings"]
+    together = "tenants are guaranteed 7 GPUs together, and the cluster has 4"
+    assert again == ([together] if body["name"] == "fits" else told["warnings"])
+
+
+async def test_a_cluster_without_a_gpu_yet_may_be_set_up_without_a_warning(plane: Plane) -> None:
+    assert (await plane.ask("POST", "/api/v1/tenants", {"name": "t", "guaranteed_gpus": 9})).json["warnings"] == []

@@ -119,7 +119,7 @@ def test_a_requeue_of_an_array_is_advised_only_where_members_may_have_failed(
 
 
 def test_whoever_asks_for_more_than_the_whole_limit_is_not_told_to_wait_for_the_end_of_other_jobs() -> None:
-    facts: dict[str, str | int] = {"tenant": "vision", "what": "GPU(s)", "used": 0, "limit": 2}
+    facts: dict[str, str | int] = {"tenant": "vision", "what": "GPUs", "used": 0, "limit": 2}
     assert "starts when jobs" in hint_for(Reason(ReasonCode.TENANT_LIMIT, {**facts, "asked": 2}))
     hint = hint_for(Reason(ReasonCode.TENANT_LIMIT, {**facts, "asked": 4}))
     assert "can't start" in hint
@@ -129,12 +129,12 @@ def test_whoever_asks_for_more_than_the_whole_limit_is_not_told_to_wait_for_the_
 @pytest.mark.parametrize("code", [ReasonCode.INSUFFICIENT_CPUS, ReasonCode.INSUFFICIENT_MEMORY])
 def test_a_job_without_gpus_that_waits_for_cpus_is_not_told_that_gpus_are_free(code: ReasonCode) -> None:
     said = describe(Reason(code, {"tasks": 1, "needed": 1, "best": 0, "room": 0}))
-    assert ("at most 0" in said, "GPU(s)" in said) == (True, False)
+    assert ("at most 0" in said, "GPUs are" in said) == (True, False)
 
 
 def test_whoever_waits_beside_free_gpus_is_told_how_many_of_them_are_kept_and_not_that_all_are() -> None:
     said = describe(Reason(ReasonCode.GUARANTEE_KEPT, {"free": 5, "kept": 4, "asked": 2}))
-    assert said.startswith("5 GPU(s) are free, and 4 are kept for whoever is within a guarantee")
+    assert said.startswith("5 GPUs are free, and 4 are kept for whoever is within a guarantee")
     assert "asks for 2" in said
 
 

@@ -68,8 +68,9 @@ def test_only_selected_nodes_count_as_large_enough_or_available() -> None:
         ReasonCode.NODES_UNAVAILABLE,
         ReasonCode.INSUFFICIENT_GPUS,
     ]
-    assert str(told[0].facts["largest"]).startswith("2 GPU(s)")
-    assert told[1].facts == {"fitting": 1, "unreachable": 0, "faulty": 0, "draining": 1, "paused": 0, "forgotten": 0}
+    assert str(told[0].facts["largest"]).startswith("2 GPUs")
+    counts = {"fitting": 1, "unreachable": 0, "faulty": 0, "draining": 1, "paused": 0, "forgotten": 0}
+    assert told[1].facts == {**counts, "node": "b", "drained": "b drained: disk"}
     assert (told[2].facts["free"], told[2].facts["best"]) == (1, 1)
 
 
@@ -114,7 +115,7 @@ def test_more_nodes_than_there_are_is_never_and_says_how_many_may_share_one() ->
     reason = _why(cluster(node("a", gpus=4), node("b", gpus=4), job(1, gpus=1, tasks=5, tasks_per_node=2)))
     assert reason.code is ReasonCode.NO_FITTING_NODE
     assert reason.facts["largest"] == (
-        "room for 2 of its 5 task(s) (at most 2 may share a node), all nodes together for 4"
+        "room for 2 of its 5 tasks (at most 2 may share a node), all nodes together for 4"
     )
 
 
@@ -133,14 +134,14 @@ def test_a_node_that_registered_once_and_is_forgotten_is_not_no_nodes() -> None:
 def test_a_task_larger_than_any_node_ever_is_told_what_the_largest_has() -> None:
     reason = _why(cluster(node("a", gpus=4, cpus=8, memory_mb=1_000), node("b", gpus=2), job(1, gpus=5, model="A100")))
     assert reason.code is ReasonCode.NO_FITTING_NODE
-    assert reason.facts["asked"] == "5 x A100, 1 CPU(s)"
-    assert reason.facts["largest"] == "4 GPU(s), 4 of them suitable, 8 CPU(s) and 1000 MiB memory"
+    assert reason.facts["asked"] == "5 x A100, 1 CPU"
+    assert reason.facts["largest"] == "4 GPUs, 4 of them suitable, 8 CPUs and 1000 MiB memory"
 
 
 def test_a_gang_larger_than_all_nodes_together_is_told_how_many_fit() -> None:
     reason = _why(cluster(node("a", gpus=4), node("b", gpus=8), job(1, gpus=4, tasks=4)))
     assert reason.code is ReasonCode.NO_FITTING_NODE
-    assert reason.facts["largest"] == "room for 2 of its 4 task(s), all nodes together for 3"
+    assert reason.facts["largest"] == "room for 2 of its 4 tasks, all nodes together for 3"
 
 
 def test_a_gang_for_which_only_some_nodes_have_the_cpus_beside_their_gpus_is_never() -> None:
@@ -176,7 +177,8 @@ def test_nodes_that_would_fit_but_take_no_work_are_counted_by_why() -> None:
     )
     reason = _why(here)
     assert reason.code is ReasonCode.NODES_UNAVAILABLE
-    assert reason.facts == {"fitting": 4, "unreachable": 2, "faulty": 0, "draining": 1, "paused": 0, "forgotten": 1}
+    counts = {"fitting": 4, "unreachable": 2, "faulty": 0, "draining": 1, "paused": 0, "forgotten": 1}
+    assert reason.facts == {**counts, "node": "b", "drained": "b drained: disk"}
 
 
 def test_a_gang_that_needs_a_drained_node_beside_a_ready_one_waits_for_the_node() -> None:

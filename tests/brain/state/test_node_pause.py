@@ -242,7 +242,7 @@ def test_who_fits_only_on_a_node_in_a_pause_is_told_until_when_and_why() -> None
     reason = plan.reasons[story.job(job).spec.shape]
     assert reason.code is ReasonCode.NODES_PAUSED
     assert describe(reason) == (
-        "1 node(s) that could run it take a pause, since starts failed there in a row: n1 until "
+        "1 node that could run it takes a pause, since starts failed there in a row: n1 until "
         "1970-01-01 00:17:40 UTC (no space left on device)"
     )
 

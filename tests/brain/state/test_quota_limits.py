@@ -56,7 +56,7 @@ def test_l1_a_job_within_the_limits_of_its_tenant_and_of_all_above_it_meets_no_w
     sharing.holds("lab", 2)
     assert sharing.before("team", 2) is None
     assert sharing.before("team", 3) == Reason(
-        ReasonCode.TENANT_LIMIT, {"tenant": "lab", "what": "GPU(s)", "limit": 4, "used": 2, "asked": 3}
+        ReasonCode.TENANT_LIMIT, {"tenant": "lab", "what": "GPUs", "limit": 4, "used": 2, "asked": 3}
     )
 
 

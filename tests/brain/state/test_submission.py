@@ -65,7 +65,7 @@ def test_a_job_in_latin_1_runs_only_where_its_bytes_arrive_as_they_are() -> None
     story.register("n1", replace(inventory("n1"), reads_latin_1=False))
     bytes_ = replace(GOOD, command="caf\xe9", encoding=TextEncoding.LATIN_1)
     refusal = story.refused(Submit(by=ANNA, specs=(bytes_,)))
-    assert (refusal.code, "all 1 node(s) are too old" in refusal.message) == ("encoding_unknown", True)
+    assert (refusal.code, "all nodes (1) are too old" in refusal.message) == ("encoding_unknown", True)
     story.node("n2")
     where = story.job(story.submit(bytes_)).spec.where
     nodes = story.state.nodes
@@ -161,7 +161,7 @@ def test_a_demand_that_no_node_could_ever_meet_is_refused_with_the_largest_node(
     assert story.submit(spec(8)), "an unreachable node counts"
     refusal = story.refused(Submit(by=ANNA, specs=(spec(9),)))
     assert refusal.code == "demand_unsatisfiable"
-    assert "8 GPU(s)" in refusal.message
+    assert "8 GPUs" in refusal.message
     assert "--tasks" in refusal.hint
     gang = story.refused(Submit(by=ANNA, specs=(spec(4, tasks=4),)))
     assert "hold 3 of them" in gang.message

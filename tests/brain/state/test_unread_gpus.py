@@ -41,7 +41,7 @@ def test_a_job_that_the_hidden_gpus_would_serve_waits_with_that_reason_and_start
     job = story.submit(spec(gpus=4))
     assert story.decide() == []
     assert why(story).code is ReasonCode.GPUS_UNREAD
-    assert describe(why(story)) == (f"1 node(s) that could run it can't read all of their GPUs, such as n1: {BROKEN}")
+    assert describe(why(story)) == (f"1 node that could run it can't read all of its GPUs, such as n1: {BROKEN}")
     assert story.refused(Submit(by=ANNA, specs=(spec(gpus=5),))).code == "demand_unsatisfiable"
     story.node("n1", 4)
     assert unread(story) == []
@@ -109,7 +109,7 @@ def test_a_job_that_no_machine_behind_a_broken_driver_could_serve_is_refused_and
     assert refusal.code == "demand_unsatisfiable"
     if wanted.demand.tasks == 1:
         assert refusal.hint == (
-            "the GPUs here are: none; GPUs of 1 node(s), n1 for one, can't be read: see `stoker node list`"
+            "the GPUs here are: none; GPUs of 1 node, n1 for one, can't be read: see `stoker node list`"
         )
 
 

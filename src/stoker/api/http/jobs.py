@@ -38,14 +38,15 @@ from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import JobId
 from stoker.brain.domain.job import Job, JobSpec
 from stoker.brain.domain.sight import Sight, seen_job
-from stoker.brain.domain.units import Instant
+from stoker.brain.domain.units import Instant, counted
 from stoker.brain.engine.queue_order import queue_position
-from stoker.brain.state.commands import JobOperation
+from stoker.brain.state.blocking_jobs import Blocking, BlockingJob, blocking_jobs
+from stoker.brain.state.commands import JobOperation, SignalJob
 from stoker.brain.state.quota_report import LentGuarantee, lent_guarantees
 from stoker.brain.state.state_view import StateView
 from stoker.control.access import Sights
 from stoker.control.control_plane import ControlPlane
-from stoker.control.job_operations import carry_out_operation
+from stoker.control.job_operations import carry_out_operation, reach_text
 from stoker.control.queries.job_details import (
     ListedJobs,
     in_list,
@@ -63,20 +64,25 @@ from stoker.wire.rest.audit import AUDIT_MAX, JobEventsQuery, JobEventsView
 from stoker.wire.rest.decode import NoBody, decode_body, decode_list, decode_members, unknown_name
 from stoker.wire.rest.job import (
     ForgottenJobView,
-    HolderView,
     JobDetails,
     JobListQuery,
     JobView,
-    LentView,
-    QueuePlace,
     ScriptView,
-    WhyView,
     as_seen,
     job_view,
     script_view,
-    why_view,
 )
 from stoker.wire.rest.submit import JobBody, JobPatch, JobsBody
+from stoker.wire.rest.view import iso
+from stoker.wire.rest.why import (
+    BlockingJobView,
+    HolderView,
+    LentView,
+    QueuePlace,
+    WaitDetails,
+    WhyView,
+    why_view,
+)
 
 BODIES_PER_TURN: Final = 256
 """Jobs read before others get a turn: about a millisecond."""
@@ -146,7 +152,10 @@ def _serve_details(control: ControlPlane, router: Routes) -> None:
         now = as_seen(job_details(control, job), sight)
         position = queue_position(StateView(state), state.policy, job, control.committer.now())
         place = QueuePlace(**position._asdict()) if position else None
-        return why_view(now, place, lent_view(lent_guarantees(state, job, now.reason)))
+        lent = lent_view(lent_guarantees(state, job, now.reason))
+        blocking = blocking_jobs(state, job, now.reason, control.committer.now())
+        sees = Sights(state, caller_of(request))
+        return why_view(now, waits_for(WaitDetails(place, lent), blocking, sees))
 
     @router.serve(endpoints.SCRIPT, *LOOKUP, "not_allowed")
     async def script(request: Request) -> ScriptView:
@@ -285,7 +294,8 @@ def _operation(
         caller, target = caller_of(request), parse_job_ref(request.path_params["job_id"])
         told = await carry_out_operation(control, caller, command(by=caller.principal, target=target, **given))
         if isinstance(told, JobDetails):
-            return job_view(told)
+            said = reach_text(told, given["signal"]) if command is SignalJob else ""
+            return msgspec.structs.replace(job_view(told), message=said)
         content = b",".join(await drawn(control, told.seen, Sights(control.committer.state, caller)))
         return raw_json(b'{"jobs":[%b],"total":%d,"changed":%d}' % (content, told.total, told.changed))
 
@@ -311,6 +321,26 @@ async def _fields_given(request: Request, row: endpoints.Endpoint[Any], now: Ins
 # -- why it waits, and what happened to it -----------------------------------------------------------------------------
 
 
+def waits_for(known: WaitDetails, blocking: Blocking | None, sees: Sights) -> WaitDetails:
+    """Add who holds what the job waits for, each as far as the caller sees it."""
+    if blocking is None:
+        return known
+    views = [_blocking_view(each, sees(each.job)) for each in blocking.jobs]
+    return known._replace(blocked_by=views, blocking_jobs=blocking.total, fits_by=blocking.fits_by)
+
+
+def _blocking_view(blocking: BlockingJob, sight: Sight) -> BlockingJobView:
+    job, named = blocking.job, sight is not Sight.REDUCED
+    return BlockingJobView(
+        id=job.label,
+        name=job.spec.name if named else "",
+        user=job.account if named else "",
+        tenant=job.spec.tenant,
+        gpus=blocking.gpus,
+        ends_by=iso(blocking.ends_by),
+    )
+
+
 def lent_view(lent: Sequence[LentGuarantee]) -> LentView | None:
     """Say which guarantees cover the job and who holds their GPUs; None where none is lent."""
     if not lent:
@@ -318,7 +348,7 @@ def lent_view(lent: Sequence[LentGuarantee]) -> LentView | None:
     holders = [HolderView(**holder._asdict()) for each in lent for holder in each.holders]
     within = " and ".join(
         f"{f'{each.name} jobs' if each.kind == 'class' else f'tenant {each.name}'} "
-        f"({each.used} of {each.guaranteed} GPU(s) used)"
+        f"({each.used} of {counted(each.guaranteed, 'GPU')} used)"
         for each in lent
     )
     return LentView(
@@ -338,7 +368,7 @@ def _named(holders: Sequence[HolderView]) -> str:
         for holder in holders[:HOLDERS_NAMED_MAX]
     ]
     more = len(holders) - HOLDERS_NAMED_MAX
-    return ", ".join(words) + (f", {more} other tenant(s) the rest" if more > 0 else "")
+    return ", ".join(words) + (f", {counted(more, 'other tenant')} the rest" if more > 0 else "")
 
 
 async def _story(control: ControlPlane, job: Job, asked: JobEventsQuery) -> JobEventsView:

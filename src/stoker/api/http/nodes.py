@@ -137,6 +137,8 @@ def _node_view(state: ClusterState, node: Node, sees: Sights, now: Instant) -> N
         online=node.reachable and not node.forgotten,
         schedulable=node.takes_work,
         drain=node.drain,
+        drained_by=node.drained_by,
+        drained_at=iso_or_none(node.drained_at),
         pause=PauseView(until=iso(node.pause.until), error=node.pause.error) if node.pause else None,
         silent_since=iso_or_none(node.silent_since),
         registered_at=iso(node.registered_at),

@@ -10,6 +10,7 @@ from typing import Final
 from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.gpu import Gpu, model_matches
 from stoker.brain.domain.node import Inventory, Node
+from stoker.brain.domain.units import counted
 
 GPUS_PLAUSIBLE: Final = 16
 """Of a node about whose GPUs nothing is known: as many as the largest machines have that are sold as one."""
@@ -79,10 +80,10 @@ def tasks_perhaps(node: Node, demand: Demand) -> int:
 
 def task_demand_text(demand: Demand) -> str:
     """Return the demand of one task in words: `4 x A100 with 40000 MiB each, 2 CPUs, 1024 MiB memory`."""
-    gpus = f"{demand.gpu_count} GPU(s)"
+    gpus = counted(demand.gpu_count, "GPU")
     if demand.gpu_model:
         gpus = f"{demand.gpu_count} x {demand.gpu_model}"
     if demand.gpu_memory_mb:
         gpus += f" with {demand.gpu_memory_mb} MiB each"
     memory = f", {demand.memory_mb} MiB memory" if demand.memory_mb else ""
-    return f"{gpus}, {demand.cpus} CPU(s){memory}"
+    return f"{gpus}, {counted(demand.cpus, 'CPU')}{memory}"

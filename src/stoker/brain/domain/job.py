@@ -307,6 +307,9 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     array_of: JobId = JobId(0)
     """The array of which it is a member. 0 = none."""
     array_index: int = 0
+    held_by: Principal = Principal("")
+    """Who holds it; empty while nobody does, where its submitter told it to wait, and where that wasn't noted yet."""
+    held_at: Instant = NEVER
     members: Members | None = None
     """Of an array: its members that are no records. Its state is `pending` or `held` until all members have ended;
     people are shown `ClusterState.shown_state`."""
@@ -402,6 +405,8 @@ def _member_like(array: Job, index: int) -> Job:
         array_of=array.id,
         array_index=index,
         ended_at=array.ended_at,
+        held_by=array.held_by,
+        held_at=array.held_at,
     )
 
 

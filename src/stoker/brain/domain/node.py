@@ -7,7 +7,7 @@ import msgspec
 
 from stoker.brain.domain.allocation import TaskPlacement
 from stoker.brain.domain.gpu import Gpu
-from stoker.brain.domain.ids import GpuUuid, JobId, NodeName
+from stoker.brain.domain.ids import GpuUuid, JobId, NodeName, Principal
 from stoker.brain.domain.units import NEVER, Instant
 
 NODE_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,63}")
@@ -111,6 +111,9 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it has said what it runs since the present epoch began; until then it may be dead."""
     drain: str | None = None
     """The reason of its drain. None = it isn't drained."""
+    drained_by: Principal = Principal("")
+    """Who drains it; empty while nobody does, and of nodes drained before this was noted."""
+    drained_at: Instant = NEVER
     forgotten: bool = False
     strays: tuple[OrphanTask, ...] = ()
     labels: dict[str, str | None] = msgspec.field(default_factory=dict)

@@ -1,6 +1,10 @@
 """Reasons why a job waits or why it ended.
 
 A closed list. Each code has a sentence for people and a hint what would change it; the numbers travel as facts.
+
+Rules: W1  a number agrees with its noun: `{free:GPU|GPUs}` reads "1 GPU" or "2 GPUs", `{free:=is|are}` the word alone
+       W2  an instant reads `2026-11-28 05:09:34 UTC`, never as milliseconds; the command line says it in the local zone
+       W3  a hint names the job and the node at hand; where none is known, it says ID and NODE
 """
 
 from enum import StrEnum
@@ -8,7 +12,8 @@ from typing import Final
 
 import msgspec
 
-from stoker.brain.domain.errors import Facts
+from stoker.brain.domain.errors import Facts, FactValue
+from stoker.brain.domain.units import Instant, utc_text
 
 
 class ReasonCode(StrEnum):
@@ -82,22 +87,21 @@ _SENTENCES: Final[dict[ReasonCode, tuple[str, str]]] = {
     ),
     ReasonCode.NO_NODES: ("no node has registered with this cluster yet", "start `stoker agent -c FILE` on a GPU node"),
     ReasonCode.NODES_UNAVAILABLE: (
-        "{fitting} node(s) could run it, but none is available: {unreachable} unreachable, {faulty} faulty, "
-        "{draining} draining, {paused} paused, {forgotten} forgotten",
-        "`stoker node list` says what ails each; `stoker node resume NODE` ends a drain or a pause",
+        "{fitting:node|nodes} could run it, but {fitting:=it isn't|none is} available: {ails}{such}",
+        "`stoker node list` says what ails each; `stoker node resume {node}` ends a drain or a pause",
     ),
     ReasonCode.NODES_PAUSED: (
-        "{paused} node(s) that could run it take a pause, since starts failed there in a row: {node} until {until} "
-        "({error})",
-        "nothing to do: it is tried again then; once that node is mended, `stoker node resume NODE` ends its pause",
+        "{paused:node|nodes} that could run it {paused:=takes|take} a pause, since starts failed there in a row: "
+        "{node} until {until} ({error})",
+        "nothing to do: it is tried again then; once that node is mended, `stoker node resume {node}` ends its pause",
     ),
     ReasonCode.NODES_RETURNING: (
-        "{returning} node(s) that could run it haven't reported yet to this control plane, which has just started or "
-        "taken over",
+        "{returning:node|nodes} that could run it {returning:=hasn't|haven't} reported yet to this control plane, "
+        "which has just started or taken over",
         "nothing to do: nodes report by themselves within seconds; one that doesn't is `unreachable` within a minute",
     ),
     ReasonCode.GPUS_UNREAD: (
-        "{nodes} node(s) that could run it can't read all of their GPUs, such as {node}: {fault}",
+        "{nodes:node|nodes} that could run it can't read all of {nodes:=its|their} GPUs, such as {node}: {fault}",
         "mend the driver or the device there: the agent looks again by itself, and the job starts then",
     ),
     ReasonCode.NO_FITTING_NODE: (
@@ -105,23 +109,23 @@ _SENTENCES: Final[dict[ReasonCode, tuple[str, str]]] = {
         "cancel it and ask for less per task, let it select other nodes or tolerate their taints, or add a larger node",
     ),
     ReasonCode.INSUFFICIENT_GPUS: (
-        "it needs {needed} GPU(s) for {tasks} task(s) of {per_task}; {free} suitable GPU(s) are free now, at most "
-        "{best} on one node",
+        "it needs {needed:GPU|GPUs} for {tasks:task|tasks} of {per_task}; "
+        "{free:suitable GPU is|suitable GPUs are} free now, at most {best} on one node",
         "it starts when running jobs end; fewer GPUs per task would fit sooner",
     ),
     ReasonCode.INSUFFICIENT_NODES: (
-        "at most {per_node} of its {tasks} task(s) may share a node; spread so, the free GPUs have room for {room} of "
-        "them",
+        "at most {per_node} of its {tasks:task|tasks} may share a node; spread so, the free GPUs "
+        "have room for {room} of them",
         "it starts when GPUs of other nodes come free; a higher `--tasks-per-node` would fit sooner",
     ),
     ReasonCode.INSUFFICIENT_CPUS: (
-        "each of {tasks} task(s) needs {needed} CPU(s); at most {best} are free on a node that has all GPUs it asks "
-        "for, room for {room} task(s) in all",
+        "each of {tasks:task|tasks} needs {needed:CPU|CPUs}; at most {best} {best:=is|are} free on a node "
+        "that has all GPUs it asks for, room for {room:task|tasks} in all",
         "ask for fewer CPUs (`--cpus`), or wait for running jobs to end",
     ),
     ReasonCode.INSUFFICIENT_MEMORY: (
-        "each of {tasks} task(s) needs {needed} MiB of memory; at most {best} MiB are free on a node that has all GPUs "
-        "and CPUs it asks for, room for {room} task(s) in all",
+        "each of {tasks:task|tasks} needs {needed} MiB of memory; at most {best} MiB {best:=is|are} free on a node "
+        "that has all GPUs and CPUs it asks for, room for {room:task|tasks} in all",
         "ask for less memory (`--memory`), or wait for running jobs to end",
     ),
     ReasonCode.NO_FREE_PORT: (
@@ -130,10 +134,10 @@ _SENTENCES: Final[dict[ReasonCode, tuple[str, str]]] = {
     ),
     ReasonCode.RETRY_BACKOFF: (
         "attempt {attempt} ended ({outcome}){why}; the next try waits until {until}",
-        "nothing to do; `stoker status ID` shows the attempts",
+        "nothing to do; `stoker status {id}` shows the attempts",
     ),
     ReasonCode.BUDGET_SPENT: (
-        "this pass placed {placed} jobs, as many as one pass may; the next goes on",
+        "this pass placed {placed:job|jobs}, as many as one pass may; the next goes on",
         "nothing to do",
     ),
     ReasonCode.SET_ASIDE: (
@@ -142,15 +146,18 @@ _SENTENCES: Final[dict[ReasonCode, tuple[str, str]]] = {
         "this is a defect of Stoker: please report it with the log line `shape_set_aside`; nothing is lost, and a job "
         "that asks for something else may get round it",
     ),
-    ReasonCode.HELD: ("a person holds it", "`stoker release ID` lets it run"),
-    ReasonCode.BEGIN_TIME: ("it was told to begin at {begin}", "cancel it and submit again to begin sooner"),
-    ReasonCode.DEPENDENCY: ("it waits for {waits}", "`stoker status ID` of those jobs shows how far they are"),
+    ReasonCode.HELD: ("{by} holds it{since}", "`stoker release {id}` lets it run"),
+    ReasonCode.BEGIN_TIME: (
+        "it was told to begin at {begin}",
+        "nothing to do; to begin sooner, cancel it and submit it again",
+    ),
+    ReasonCode.DEPENDENCY: ("it waits for {waits}", "`stoker status {job}` shows how far that is"),
     ReasonCode.ARRAY_LIMIT: (
-        "{running} members of the array run, as many as its own limit `%{running_max}` allows",
+        "{running:member|members} of the array {running:=runs|run}, as many as its own limit `%{running_max}` allows",
         "it goes on as members end; submit with a higher `%N` to run more at once",
     ),
     ReasonCode.NO_SELECTED_NODE: (
-        "none of the {nodes} node(s) is one that it selects: {asked}",
+        "{nodes:=the only node isn't one|none of the nodes is one} that it selects: {asked}",
         "`stoker node list -o wide` shows labels and taints; change `--where`, `--exclude`, `--partition`, or add "
         "`--tolerate`; which nodes a tenant may use is an admin's to say (`stoker tenant set --nodes`)",
     ),
@@ -159,24 +166,24 @@ _SENTENCES: Final[dict[ReasonCode, tuple[str, str]]] = {
         "it starts when jobs of that tenant end; `stoker tenant show` tells its limits, and an admin may raise them",
     ),
     ReasonCode.POOL_LIMIT: (
-        "{pool} jobs hold {used} of the {limit} GPU(s) that strict shares leave them, and this asks for {asked} more",
+        "{pool} jobs hold {used} of the {limit:GPU|GPUs} that strict shares leave them, and this asks for {asked} more",
         "it starts when jobs of its class end, or those of the other one that are beyond its share; `stoker quota "
         "show` tells the shares, and an admin may change them",
     ),
     ReasonCode.GUARANTEE_KEPT: (
-        "{free} GPU(s) are free, and {kept} are kept for whoever is within a guarantee, with CPUs and memory beside "
-        "them; this job, which asks for {asked}, isn't",
+        "{free:GPU is|GPUs are} free, and {kept} {kept:=is|are} kept for whoever is within a "
+        "guarantee, with CPUs and memory beside {kept:=it|them}; this job, which asks for {asked}, isn't",
         "it starts when those have theirs; `stoker quota show` and `stoker tenant list` tell the guarantees",
     ),
     ReasonCode.NODE_SILENT: (
         "its node {node} has not been heard of since {since}; if that lasts {over}, what ran there is surely over, and "
         "the job {then}{said}",
         "nothing to do: it goes on there if the node is back in time; if that machine is surely off, "
-        "`stoker node forget NODE --force` doesn't wait",
+        "`stoker node forget {node} --force` doesn't wait",
     ),
     ReasonCode.NODE_AWAITED: (
         "its node {node} has not been heard of since {since}, and the job waits for it: it has no lease{said}",
-        "see to that machine; if it is surely off, `stoker node forget NODE --force`. Jobs submitted with "
+        "see to that machine; if it is surely off, `stoker node forget {node} --force`. Jobs submitted with "
         "`--lost-after` move by themselves",
     ),
     ReasonCode.NODE_FAULTY: (
@@ -184,10 +191,10 @@ _SENTENCES: Final[dict[ReasonCode, tuple[str, str]]] = {
         "mend that node (a stopped runner goes on with `kill -CONT`); what it was told and what ended there follows by "
         "itself once it can",
     ),
-    ReasonCode.EXITED: ("its command exited with code {exit_code}", "`stoker logs ID` shows its last lines"),
+    ReasonCode.EXITED: ("its command exited with code {exit_code}", "`stoker logs {id}` shows its last lines"),
     ReasonCode.KILLED_BY_SIGNAL: (
         "its command was killed by signal {signal}, which Stoker did not send",
-        "`stoker logs ID` shows its last lines; the node's kernel log may say more",
+        "`stoker logs {id}` shows its last lines; the node's kernel log may say more",
     ),
     ReasonCode.START_FAILED: (
         "it could not start on {node}: {error}",
@@ -204,11 +211,11 @@ _SENTENCES: Final[dict[ReasonCode, tuple[str, str]]] = {
     ),
     ReasonCode.NODE_FAILED: ("{node} lost it: {error}", "submit it again, or allow requeues"),
     ReasonCode.REQUEUES_SPENT: (
-        "it was requeued {requeues} times, the most allowed, and lost again: {error}",
-        "see `stoker status ID` for its attempts and `stoker node list` for the nodes",
+        "it was requeued {requeues:time|times}, the most allowed, and lost again: {error}",
+        "see `stoker status {id}` for its attempts and `stoker node list` for the nodes",
     ),
     ReasonCode.PORT_TAKEN: (
-        "the rendezvous port was taken on {node} in {tries} attempts",
+        "the rendezvous port was taken on {node} in {tries:attempt|attempts}",
         "something else uses ports {port_min} to {port_max} of that node",
     ),
     ReasonCode.DEPENDENCY_NEVER_SATISFIED: (
@@ -217,7 +224,7 @@ _SENTENCES: Final[dict[ReasonCode, tuple[str, str]]] = {
     ),
     ReasonCode.MEMBERS_ENDED: (
         "its members have ended: {succeeded} succeeded, {failed} failed, {cancelled} were cancelled",
-        "`stoker list --members --name NAME` shows them; `stoker requeue ID` runs those that failed once more",
+        "`stoker list --members --name NAME` shows them; `stoker requeue {id}` runs those that failed once more",
     ),
     ReasonCode.REQUEUED: ("{by} asked for another try", "nothing to do"),
 }
@@ -225,6 +232,19 @@ _SENTENCES: Final[dict[ReasonCode, tuple[str, str]]] = {
 
 _MEMBERS_ENDED_OLD: Final = "its members have ended: {succeeded} succeeded, {others} otherwise"
 """Of arrays that ended before their failed and cancelled members were told apart."""
+_HELD_BY_SOMEBODY: Final = "a person holds it"
+"""Of jobs that were held before it was noted who did it."""
+_GPUS_ON_ONE: Final = (
+    "it needs {needed:GPU|GPUs} on one node; {free} that {free:=suits is|suit are} free, at most {best} on one"
+)
+_CPUS_OF_ONE: Final = (
+    "it needs {needed:CPU|CPUs}; at most {best} {best:=is|are} free on a node that has all GPUs it asks for"
+)
+_MEMORY_OF_ONE: Final = (
+    "it needs {needed} MiB of memory; at most {best} MiB {best:=is|are} free on a node that has all GPUs and CPUs it "
+    "asks for"
+)
+_NO_GPU_FREE: Final = "no GPU that suits it is free now; it needs {needed:GPU|GPUs}"
 _NOT_RESUMED: Final = (
     "`stoker node list` says what ails each; nodes that answer again and can work are used by themselves"
 )
@@ -235,36 +255,129 @@ _NEVER_WITHIN: Final = (
     "it can't start while that limit holds: an admin may raise it (`stoker tenant set {tenant}`); else cancel it, and "
     "submit one that asks for less"
 )
+USER_PREFIX: Final = "user:"
+"""Of principals that are people; sentences leave it out."""
+_JOBS_END: Final = "it starts when running jobs end"
+_INSTANTS: Final = frozenset({"until", "since", "begin"})
+"""Facts that are instants; records of earlier versions have them as milliseconds since 1970 (W2)."""
+_AILS: Final = ("unreachable", "faulty", "draining", "paused", "forgotten")
+"""Why nodes aren't available, by how often."""
 
 
-class _FactsOrMark(dict[str, object]):
-    """Facts for a sentence, with `?` for each that is missing."""
+class _Value:
+    """Value of a fact in a sentence; a format such as `GPU|GPUs` puts the noun behind it (W1)."""
 
-    def __missing__(self, key: str) -> str:
-        return "?"
+    __slots__ = ("_value",)
+
+    def __init__(self, value: object) -> None:
+        self._value = value
+
+    def __format__(self, spec: str) -> str:
+        if not spec:
+            return str(self._value)
+        one, many = spec.removeprefix("=").split("|")
+        word = one if self._value == 1 else many
+        return word if spec.startswith("=") else f"{self._value} {word}"
+
+
+class _SentenceFacts(dict[str, _Value]):
+    """Values for a sentence, with a mark for each that is missing."""
+
+    def __init__(self, facts: Facts, missing: str = "?") -> None:
+        super().__init__({name: _Value(_readable(name, value)) for name, value in facts.items()})
+        self._missing = missing
+
+    def __missing__(self, key: str) -> _Value:
+        return _Value(self._missing or key.upper())
+
+
+def _readable(name: str, value: FactValue) -> FactValue:
+    return utc_text(Instant(value)) if name in _INSTANTS and type(value) is int else value
 
 
 def describe(reason: Reason) -> str:
     """Return the sentence for people."""
-    if reason.code is ReasonCode.MEMBERS_ENDED and reason.facts.keys() == {"succeeded", "others"}:
-        return _MEMBERS_ENDED_OLD.format_map(_FactsOrMark(reason.facts))
-    return _SENTENCES[reason.code][0].format_map(_FactsOrMark(reason.facts))
+    return _sentence(reason).format_map(_SentenceFacts(reason.facts | _clauses(reason)))
 
 
-def hint_for(reason: Reason, *, forgotten: bool = False) -> str:
-    """Return the hint for people: what would change the reason. `forgotten`: only the history knows the job."""
-    if reason.code is ReasonCode.NODES_UNAVAILABLE and _none_to_resume(reason):
-        return _NOT_RESUMED
-    if reason.code is ReasonCode.MEMBERS_ENDED and (forgotten or _none_failed(reason)):
-        return _MEMBERS_ENDED_NONE_AGAIN
-    if reason.code is ReasonCode.TENANT_LIMIT and _alone_too_much(reason):
-        return _NEVER_WITHIN.format_map(_FactsOrMark(reason.facts))
-    return _SENTENCES[reason.code][1]
+def _sentence(reason: Reason) -> str:
+    facts = reason.facts
+    match reason.code:
+        case ReasonCode.MEMBERS_ENDED if facts.keys() == {"succeeded", "others"}:
+            return _MEMBERS_ENDED_OLD
+        case ReasonCode.HELD if facts and not facts.get("by"):
+            return _HELD_BY_SOMEBODY
+        case ReasonCode.INSUFFICIENT_GPUS if facts.get("free") == 0:
+            return _NO_GPU_FREE
+        case ReasonCode.INSUFFICIENT_GPUS if facts.get("tasks") == 1:
+            return _GPUS_ON_ONE
+        case ReasonCode.INSUFFICIENT_CPUS if facts.get("tasks") == 1:
+            return _CPUS_OF_ONE
+        case ReasonCode.INSUFFICIENT_MEMORY if facts.get("tasks") == 1:
+            return _MEMORY_OF_ONE
+        case _:
+            return _SENTENCES[reason.code][0]
 
 
-def _none_to_resume(reason: Reason) -> bool:
-    # Without facts the hint is for nodes of every kind, as in the reference.
-    return bool(reason.facts) and not (reason.facts.get("draining") or reason.facts.get("paused"))
+def _clauses(reason: Reason) -> Facts:
+    """Return what stands in the sentence beside the facts, made of several of them."""
+    facts = reason.facts
+    match reason.code:
+        case ReasonCode.NODES_UNAVAILABLE if facts:
+            of = [f"{facts[word]} {word}" for word in _AILS if facts.get(word)]
+            return {"ails": ", ".join(of), "such": f" ({facts['drained']})" if facts.get("drained") else ""}
+        case ReasonCode.NODES_UNAVAILABLE:
+            return {"such": ""}
+        case ReasonCode.HELD:
+            who = str(facts.get("by", "?")).removeprefix(USER_PREFIX)
+            return {"by": who, "since": f" since {_readable('since', facts['since'])}" if "since" in facts else ""}
+        case ReasonCode.DEPENDENCY if "jobs" in facts:
+            return {"waits": facts["jobs"]}
+        case _:
+            return {}
+
+
+def hint_for(reason: Reason, *, job: str = "", forgotten: bool = False) -> str:
+    """Return the hint for people: what would change the reason.
+
+    `job`: the id of the job as people write it. `forgotten`: only the history knows the job.
+    """
+    named: Facts = {"id": job} if job else {}
+    return _hint(reason, forgotten=forgotten).format_map(_SentenceFacts(reason.facts | named, missing=""))
+
+
+def _hint(reason: Reason, *, forgotten: bool) -> str:
+    facts = reason.facts
+    match reason.code:
+        case ReasonCode.NODES_UNAVAILABLE if facts and not (facts.get("draining") or facts.get("paused")):
+            return _NOT_RESUMED
+        case ReasonCode.MEMBERS_ENDED if forgotten or _none_failed(reason):
+            return _MEMBERS_ENDED_NONE_AGAIN
+        case ReasonCode.TENANT_LIMIT if _alone_too_much(reason):
+            return _NEVER_WITHIN
+        case ReasonCode.INSUFFICIENT_GPUS:
+            return _fewer_gpus(facts)
+        case ReasonCode.INSUFFICIENT_CPUS | ReasonCode.INSUFFICIENT_MEMORY if _asks_least(reason):
+            return _JOBS_END
+        case _:
+            return _SENTENCES[reason.code][1]
+
+
+def _fewer_gpus(facts: Facts) -> str:
+    """Return the hint of a job that waits for GPUs: what it could ask less of, if it could."""
+    needed, tasks, per_task, free = (facts.get(name) for name in ("needed", "tasks", "per_task", "free"))
+    if needed == 1:
+        return "it starts when a job that holds such a GPU ends"
+    if tasks == 1 and isinstance(free, int) and isinstance(needed, int) and free >= needed:
+        return f"{_JOBS_END} on one of the nodes; several `--tasks` of fewer GPUs may be spread over nodes"
+    if per_task == 1:
+        return f"{_JOBS_END}; fewer `--tasks` would fit sooner"
+    return _SENTENCES[ReasonCode.INSUFFICIENT_GPUS][1]
+
+
+def _asks_least(reason: Reason) -> bool:
+    # A task has one CPU at least, and no job can ask for fewer.
+    return reason.code is ReasonCode.INSUFFICIENT_CPUS and reason.facts.get("needed") == 1
 
 
 def _none_failed(reason: Reason) -> bool:

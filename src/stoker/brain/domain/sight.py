@@ -97,6 +97,8 @@ def _outlined_job(job: Job) -> Job:
         met=job.met,
         array_of=job.array_of,
         array_index=job.array_index,
+        held_by=job.held_by,
+        held_at=job.held_at,
         members=job.members,
     )
 

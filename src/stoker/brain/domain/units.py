@@ -1,4 +1,4 @@
-"""Units of time, and their texts for people.
+"""Units of time, and texts of times and numbers for people.
 
 Whole numbers only: time in milliseconds, memory in MiB, GPU shares in thousandths. Floats never enter accounting.
 """
@@ -38,6 +38,11 @@ class Range(NamedTuple):
             return "" if value >= self.least else f"{value} is below {self.least}{self.unit}"
         inside = self.least <= value <= self.most
         return "" if inside else f"{value} isn't between {self.least} and {self.most}{self.unit}"
+
+
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """Return a number with its noun: `1 GPU`, `2 GPUs`. `plural`: where it isn't the noun with an s."""
+    return f"{count} {noun if count == 1 else plural or f'{noun}s'}"
 
 
 def later(at: Instant, by_ms: int) -> Instant:

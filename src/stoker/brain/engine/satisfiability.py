@@ -7,18 +7,19 @@ Limits: nodes of one class are judged once per demand for GPUs, and no more clas
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.errors import Facts
 from stoker.brain.domain.fit import slots_ever, suitable_gpus, task_demand_text, tasks_ever, tasks_perhaps
 from stoker.brain.domain.ids import NodeName
 from stoker.brain.domain.node import Node
-from stoker.brain.domain.reason import Reason, ReasonCode
-from stoker.brain.domain.units import utc_text
+from stoker.brain.domain.reason import USER_PREFIX, Reason, ReasonCode
+from stoker.brain.domain.units import counted, utc_text
 from stoker.brain.engine.demand_cache import UNBOUNDED, DemandCache
 from stoker.brain.state.view import NodeClass, View
 
+MODELS_SHOWN_MAX: Final = 4
 _READY, _PAUSED, _FORGOTTEN = "ready", "paused", "forgotten"
 _UNREACHABLE, _FAULTY, _DRAINING = "unreachable", "faulty", "draining"
 
@@ -26,12 +27,13 @@ _UNREACHABLE, _FAULTY, _DRAINING = "unreachable", "faulty", "draining"
 class NodeClassStatus:
     """Availability of the nodes of each class, computed once for a pass and shared by selections."""
 
-    __slots__ = ("_counts", "_nodes", "_slots", "free", "returning")
+    __slots__ = ("_counts", "_firsts", "_nodes", "_slots", "free", "returning")
 
     def __init__(self, view: View) -> None:
         self._nodes = view.nodes
         self.free, self.returning = view.free, view.returning
         self._counts: dict[NodeClass, dict[str, int]] = {}
+        self._firsts: dict[NodeClass, dict[str, NodeName]] = {}
         self._slots: dict[tuple[NodeClass, str, int, int], int] = {}
 
     def slots(self, node_class: NodeClass, demand: Demand) -> int:
@@ -49,8 +51,11 @@ class NodeClassStatus:
         counts = self._counts.get(node_class)
         if counts is None:
             counts = self._counts[node_class] = _tally()
+            firsts = self._firsts[node_class] = {}
             for name in node_class.names:
-                counts[_READY if self._is_ready(name) else _word(self._nodes[name])] += 1
+                word = _READY if self._is_ready(name) else _word(self._nodes[name])
+                counts[word] += 1
+                firsts.setdefault(word, name)
         return counts
 
     def sample(self, node_class: NodeClass) -> Node:
@@ -63,6 +68,17 @@ class NodeClassStatus:
 
     def _is_ready(self, name: NodeName) -> bool:
         return name in self.free or name in self.returning
+
+    def barred(self, classes: Iterable[NodeClass]) -> Facts:
+        """Return facts about the first of the nodes that a person drains, else the first in a pause; empty = none."""
+        firsts = [self._firsts[each] for each in classes]
+        drained = min((first[_DRAINING] for first in firsts if _DRAINING in first), default=None)
+        if drained is not None:
+            node = self._nodes[drained]
+            by = f" by {node.drained_by.removeprefix(USER_PREFIX)}" if node.drained_by else ""
+            return {"node": node.name, "drained": f"{node.name} drained{by}{f': {node.drain}' if node.drain else ''}"}
+        paused = min((first[_PAUSED] for first in firsts if _PAUSED in first), default=None)
+        return {} if paused is None else {"node": paused}
 
     def paused(self, classes: Iterable[NodeClass]) -> Reason:
         """Return the reason of jobs that wait for those nodes of the classes that are in a pause; there are some."""
@@ -148,7 +164,10 @@ class Satisfiability:
                 each for each in admitted.classes if tasks_perhaps(self._class_status.sample(each), demand)
             )
         del nodes[_READY]
-        return Reason(ReasonCode.NODES_UNAVAILABLE, {"fitting": sum(nodes.values()), **nodes})
+        named = self._class_status.barred(
+            each for each in admitted.classes if tasks_perhaps(self._class_status.sample(each), demand)
+        )
+        return Reason(ReasonCode.NODES_UNAVAILABLE, {"fitting": sum(nodes.values()), **nodes, **named})
 
     def _largest(self, demand: Demand, fitting: int) -> str:
         """What the largest node has, in words that follow `the largest has`."""
@@ -156,10 +175,13 @@ class Satisfiability:
         if fitting:
             best = max(tasks_perhaps(each, demand) for each in nodes)
             most = f" (at most {demand.tasks_per_node} may share a node)" if demand.tasks_per_node else ""
-            return f"room for {best} of its {demand.tasks} task(s){most}, all nodes together for {fitting}"
+            return f"room for {best} of its {counted(demand.tasks, 'task')}{most}, all nodes together for {fitting}"
         has = [(len(suitable_gpus(each.mended.gpus, demand)), each.mended) for each in nodes]
         suit, top = max(has, key=lambda one: (one[0], len(one[1].gpus), one[1].cpus, one[1].memory_mb))
-        return f"{len(top.gpus)} GPU(s), {suit} of them suitable, {top.cpus} CPU(s) and {top.memory_mb} MiB memory"
+        gpus, cpus = counted(len(top.gpus), "GPU"), counted(top.cpus, "CPU")
+        models = ", ".join(sorted({gpu.model for gpu in top.gpus})[:MODELS_SHOWN_MAX])
+        suitable = f"{suit} of them suitable" if suit or not top.gpus else f"none of them suitable ({models})"
+        return f"{gpus}, {suitable}, {cpus} and {top.memory_mb} MiB memory"
 
 
 def _tally() -> dict[str, int]:

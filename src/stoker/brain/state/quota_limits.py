@@ -19,8 +19,14 @@ from stoker.brain.domain.quota import NOTHING, Amount, Pools, limits_of, needs
 from stoker.brain.domain.reason import Reason, ReasonCode
 from stoker.brain.domain.tenant import Tenant, path_of
 
-WHAT: Final = ("GPU(s)", "MiB of GPU memory", "CPU(s)", "MiB of memory", "running job(s)")
-"""The fields of an Amount in words."""
+WHAT: Final = (
+    ("GPU", "GPUs"),
+    ("MiB of GPU memory", "MiB of GPU memory"),
+    ("CPU", "CPUs"),
+    ("MiB of memory", "MiB of memory"),
+    ("running job", "running jobs"),
+)
+"""The fields of an Amount in words: of one, of many."""
 OTHER_CLASS: Final = {JobClass.ONLINE: JobClass.BATCH, JobClass.BATCH: JobClass.ONLINE}
 
 
@@ -66,7 +72,7 @@ class QuotaLimits:
             used = usage.by_tenant.get(tenant, NOTHING)[at]
             if used + asked > limit:
                 facts = {"limit": limit, "used": used, "asked": asked}
-                return Reason(ReasonCode.TENANT_LIMIT, {"tenant": tenant, "what": WHAT[at], **facts})
+                return Reason(ReasonCode.TENANT_LIMIT, {"tenant": tenant, "what": WHAT[at][limit != 1], **facts})
         if self.pools.strict or usage.unlending:
             return self._shared(shape, usage)
         return None

@@ -7,15 +7,18 @@ Rules: Y1  the counts by reason add up to the jobs and members that wait
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import Final
 
 from stoker.brain.domain.demand import Shape
+from stoker.brain.domain.dependency import Dependency, DependencyKind
+from stoker.brain.domain.errors import Facts
 from stoker.brain.domain.job import Job
 from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.reason import SHORT, Reason, ReasonCode
-from stoker.brain.domain.units import NEVER
+from stoker.brain.domain.units import NEVER, counted, utc_text
 from stoker.brain.state.cluster import ClusterState
+from stoker.brain.state.dependencies import open_conditions, target_of
 from stoker.brain.state.leases import silence_of
 
 PlannedReason = Callable[[Shape], Reason]
@@ -27,18 +30,58 @@ DEPENDENCIES_SHOWN_MAX: Final = 8
 WAIT_CODES: Final = tuple(takewhile(lambda code: code is not ReasonCode.NODE_SILENT, ReasonCode))
 """Every code for which a job waits, in the order in which they are shown."""
 
+_NAME_SHOWN_MAX: Final = 40
+"""Letters of a name that a reason repeats."""
+_UNTIL: Final = {
+    DependencyKind.OK: "to succeed",
+    DependencyKind.ANY: "to end",
+    DependencyKind.NOT_OK: "to fail",
+    DependencyKind.AFTER: "to start",
+}
 _WAITING: Final = (JobState.PENDING, JobState.HELD)
 
 
 def wait_reason(state: ClusterState, job: Job, planned: PlannedReason) -> Reason:
     """Return why a pending or held job or array waits."""
     if job.state is JobState.HELD:
-        return Reason(ReasonCode.HELD)
+        return _held(job)
     if job.blocked:
-        return Reason(ReasonCode.DEPENDENCY, {"waits": ", ".join(map(str, job.spec.after[:DEPENDENCIES_SHOWN_MAX]))})
+        return _dependency(state, job)
     if job.not_before != NEVER and job.reason is not None:
         return job.reason
     return _array_limit(state, job) or _quota_limit(state, job.spec.shape, planned) or planned(job.spec.shape)
+
+
+def _held(job: Job) -> Reason:
+    by, at = job.held_by, job.held_at
+    if not by and job.spec.hold:
+        by, at = job.by, job.submitted_at
+    since: Facts = {"since": utc_text(at), "since_ms": at} if at != NEVER else {}
+    return Reason(ReasonCode.HELD, {"by": by, **since})
+
+
+def _dependency(state: ClusterState, job: Job) -> Reason:
+    """Return what it still waits for, with the states of those jobs, and their names where they are the same person's.
+
+    Whoever may see the names of this job's owner may see both; a job of somebody else is named by its id alone.
+    """
+    waits = list(islice(open_conditions(job), DEPENDENCIES_SHOWN_MAX))
+    more = len(job.spec.after) - len(job.met) - len(waits)
+    told = [_waited_for(state, job, each) for each in waits] + [f"{counted(more, 'more job')}"] * (more > 0)
+    first = waits[0] if waits else job.spec.after[0]
+    named = str(first).partition(":")[2]
+    facts: Facts = {"waits": ", ".join(map(str, job.spec.after[:DEPENDENCIES_SHOWN_MAX]))}
+    return Reason(ReasonCode.DEPENDENCY, {**facts, "jobs": ", ".join(told), "job": named})
+
+
+def _waited_for(state: ClusterState, job: Job, condition: Dependency) -> str:
+    target = target_of(condition, state.jobs)
+    label = str(condition).partition(":")[2]
+    if target is None:
+        return f"job {label} {_UNTIL[condition.kind]}"
+    same = (target.account, target.spec.tenant) == (job.account, job.spec.tenant)
+    name = f" {target.spec.name[:_NAME_SHOWN_MAX]}" if same and target.spec.name else ""
+    return f"job {label}{name} ({state.shown_state(target)}) {_UNTIL[condition.kind]}"
 
 
 def shown_reason(state: ClusterState, job: Job, planned: PlannedReason) -> Reason | None:

@@ -62,7 +62,7 @@ def join(addresses: str, path: Path | None, flags: dict[str, object], form: str,
     \b
     Examples:
       stoker agent join control.example.org:9090 --token T
-      stoker agent join a.example.org:9090,b.example.org:9090 --token-file join.token -c /etc/stoker/agent.yaml
+      stoker agent join a:9090,b:9090 --token-file join.token
     """
     import asyncio
 

@@ -67,7 +67,7 @@ def export(config: Path | None, data_dir: Path | None) -> None:
 
     \b
     Examples:
-      stoker ca export > ca.crt; curl --cacert ca.crt https://control.example.org:8080/health
+      stoker ca export > ca.crt; curl --cacert ca.crt https://a:8080/health
     """
     from stoker.cli.wiring.authority import authority_dir, authority_in
 

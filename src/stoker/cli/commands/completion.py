@@ -16,8 +16,8 @@ def completion(ctx: click.Context, shell: str) -> None:
 
     \b
     Examples:
-      eval "$(stoker completion bash)"                                   # in ~/.bashrc
-      eval "$(stoker completion zsh)"                                    # in ~/.zshrc
+      eval "$(stoker completion bash)"    # in ~/.bashrc
+      eval "$(stoker completion zsh)"     # in ~/.zshrc
       stoker completion fish > ~/.config/fish/completions/stoker.fish
     """
     from click.shell_completion import get_completion_class

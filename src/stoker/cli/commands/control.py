@@ -67,7 +67,7 @@ def status(data_dir: Path | None, form: str) -> None:
 
     \b
     Examples:
-      stoker control status --server http://a.example.org:8080,http://b.example.org:8080
+      stoker control status --server http://a:8080,http://b:8080
       stoker control status --data-dir /var/lib/stoker
     """
     addresses = _addresses(data_dir)

@@ -219,7 +219,8 @@ def _lines(asked: str, told: "JobsToldView") -> Iterator[str]:
 def state_line(job: "JobView") -> str:
     """Return a line with the job's state. An array is ended by the writer a moment after its last member is."""
     members = job.members
+    said = f"; {visible(job.message)}" if job.message else ""
     if members is None:
-        return f"job {job.id} is {job.state.value}"
+        return f"job {job.id} is {job.state.value}{said}"
     over = members.total == members.succeeded + members.failed + members.cancelled
-    return f"job {job.id}{'' if over else f' is {job.state.value}'}: {members_text(members)}"
+    return f"job {job.id}{'' if over else f' is {job.state.value}'}: {members_text(members)}{said}"

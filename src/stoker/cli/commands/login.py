@@ -39,7 +39,7 @@ def login(ctx: click.Context, servers: str, ca_file: str | None, form: str) -> N
       stoker login https://head.example.org:8080
       stoker login https://head.example.org:8080 --token-file token
       stoker login https://a.example.org:8080,https://b.example.org:8080 --token T
-      stoker login https://stoker.example.org --token T --ca /etc/ssl/example-org.pem
+      stoker login https://stoker.example.org --token T --ca ca.pem
     """
     from msgspec.structs import replace
 

@@ -51,7 +51,7 @@ def partition() -> None:
 
     \b
     Examples:
-      stoker partition create big --where 'stoker.io/gpu-model=NVIDIA-H100-80GB-HBM3' --time-max 2d
+      stoker partition create big --where zone=a --time 1h --time-max 2d
       stoker partition list
       stoker submit --partition big --gpus 8 -- python train.py
     """
@@ -94,8 +94,8 @@ def create(name: str, form: str, **given: Any) -> None:  # noqa: ANN401  # click
 
     \b
     Examples:
-      stoker partition create big --where 'zone in (a,b),!slow' --exclude gpu-07 --time 1h --time-max 1d
-      stoker partition create lab --where team=vision --tolerate team=vision --comment "Vision's own nodes"
+      stoker partition create big --where 'zone in (a,b),!slow' --exclude gpu-7
+      stoker partition create lab --where team=vision --tolerate team=vision
     """
     from stoker.wire.rest.partition import NewPartitionBody
 
@@ -164,7 +164,9 @@ def _seconds(ms: int) -> str | None:
 
 
 def _size(partition: "PartitionView") -> str:
-    return f"{partition.nodes} node(s) with {partition.total_gpus} GPU(s)"
+    from stoker.brain.domain.units import counted
+
+    return f"{counted(partition.nodes, 'node')} with {counted(partition.total_gpus, 'GPU')}"
 
 
 def _rows(partition: "PartitionView") -> "Iterator[tuple[str, object]]":

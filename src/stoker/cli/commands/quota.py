@@ -47,7 +47,9 @@ def show(form: str) -> None:
 
 @quota.command("set")
 @click.option(
-    "--online-percent", metavar="SHARE", help="Share of the GPUs that online jobs are guaranteed, such as 0.7."
+    "--online-percent",
+    metavar="SHARE",
+    help="Share of the GPUs that online jobs are guaranteed: 0.7, 70 or 70%. 1 is all of them.",
 )
 @click.option("--batch-percent", metavar="SHARE", help="The same of batch jobs. [default: the rest]")
 @click.option("--strict/--no-strict", default=None, help="Let neither class borrow from the other.")

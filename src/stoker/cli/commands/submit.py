@@ -91,7 +91,7 @@ _options: Final = with_options(
     # the command
     click.option("--name", help="For people. [default: the program's]"),
     click.option("--visible", type=click.Choice(["uuid", "index"]), help="How CUDA_VISIBLE_DEVICES names GPUs."),
-    click.option("--image", help="Run it in this container image."),
+    click.option("--image", hidden=True, help="Run it in this container image."),  # no node can run one yet
     click.option("--env", "variables", metavar="K=V", multiple=True, help="One variable; may be repeated."),
     click.option(
         "--secret",
@@ -183,11 +183,11 @@ def submit(
       stoker submit train.sh --epochs 3
       stoker submit --gpus 4 -- python train.py --epochs 3
       stoker submit --gpus 1 --time 2h --wait -- 'make data && ./train'
-      stoker submit --name sweep --priority low --gpus 8 --tasks 2 -- torchrun train.py
-      stoker submit --array 0-99%8 --output 'out-%A_%a.txt' -- './one $STOKER_ARRAY_INDEX'
+      stoker submit --priority low --gpus 8 --tasks 2 -- torchrun train.py
+      stoker submit --array 0-99%8 -- './one $STOKER_ARRAY_INDEX'
       stoker submit --after ok:7 --begin 22:00 --where zone=a -- ./report
       stoker submit --notify end,fail --notify-to mail:ada@example.org -- ./train
-      stoker submit --secret WANDB_API_KEY --secret TEAM_TOKEN=HF_TOKEN -- python train.py
+      stoker submit --secret WANDB_API_KEY --secret TEAM=HF_TOKEN -- ./train
     """
     if follow and given.get("array"):
         raise click.UsageError(

@@ -7,6 +7,7 @@ import click
 from stoker.cli.completion import tenants
 from stoker.cli.display.formatting import duration
 from stoker.cli.display.output import show_lines, show_pairs, show_rows
+from stoker.cli.display.safe_text import visible
 from stoker.cli.display.table import Column, fields
 from stoker.cli.options import AddOption, OnceGroup, with_options
 from stoker.cli.server import answer_options, connect
@@ -168,12 +169,13 @@ def create(name: str, parent: str | None, form: str, **given: Any) -> None:  # n
     \b
     Examples:
       stoker tenant create ml-team --max-gpus 10 --priority high
-      stoker tenant create vision --parent ml-team --guaranteed-gpus 4 --max-time 2d --comment "Cameras"
+      stoker tenant create vision --parent ml-team --guaranteed-gpus 4
     """
     from stoker.wire.rest.tenant import NewTenantBody
 
     described = _fields(given) | ({"parent": parent} if parent else {})
     found = connect().create_tenant(NewTenantBody(name=name, **described))
+    _warn(found)
     show_lines(form, [f"tenant {found.name} {_short(found)}"], found)
 
 
@@ -199,6 +201,7 @@ def change(name: str, form: str, **given: Any) -> None:  # noqa: ANN401  # click
     if not changes:
         raise click.UsageError("nothing to change was given: see --help for what can be")
     found = connect().change_tenant(name, TenantBody(**changes))
+    _warn(found)
     show_lines(form, [f"tenant {found.name} {_short(found)}"], found)
 
 
@@ -234,9 +237,17 @@ def _fields(given: dict[str, Any]) -> dict[str, Any]:
     return fields
 
 
+def _warn(tenant: "TenantView") -> None:
+    """Print what was taken and can't be kept as things are, on stderr whatever the form of the answer is."""
+    for each in tenant.warnings:
+        click.echo(f"warning: {visible(each)}", err=True)
+
+
 def _short(tenant: "TenantView") -> str:
-    guaranteed = f"is guaranteed {tenant.guaranteed_gpus} GPU(s) and " if tenant.guaranteed_gpus else ""
-    most = "as many GPUs as there are" if tenant.limit_gpus is None else f"at most {tenant.limit_gpus} GPU(s)"
+    from stoker.brain.domain.units import counted
+
+    guaranteed = f"is guaranteed {counted(tenant.guaranteed_gpus, 'GPU')} and " if tenant.guaranteed_gpus else ""
+    most = "as many GPUs as there are" if tenant.limit_gpus is None else f"at most {counted(tenant.limit_gpus, 'GPU')}"
     return f"{guaranteed}may use {most}"
 
 

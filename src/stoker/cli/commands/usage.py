@@ -43,7 +43,7 @@ def usage(form: str, **given: Any) -> None:  # noqa: ANN401  # click gives each 
       stoker usage
       stoker usage --by user --from 30d
       stoker usage --by tenant --tree
-      stoker usage --from 2026-11-01 --to 2026-12-01 --by job --tenant vision --json
+      stoker usage --from 2026-11-01 --to 2026-12-01 --by job --tenant vision
     """
     from stoker.wire.rest.usage import UsageReportQuery
 

@@ -4,7 +4,7 @@ import click
 
 from stoker.cli.completion import ANY_JOB
 from stoker.cli.display.job_details import why_lines
-from stoker.cli.display.output import Form, show_lines
+from stoker.cli.display.output import Form, folded, show_lines
 from stoker.cli.options import OnceCommand
 from stoker.cli.server import answer_options, connect
 
@@ -23,4 +23,4 @@ def why(job_id: str, form: str) -> None:
       stoker why 7 --json
     """
     answer = connect().why(job_id)
-    show_lines(form, why_lines(answer, whole=form == Form.WIDE), answer)
+    show_lines(form, folded(why_lines(answer, whole=form == Form.WIDE)), answer)

@@ -29,7 +29,8 @@ from stoker.cli.demo.screen import Screen, open_screen, print_report, write_pict
 from stoker.cli.display.formatting import instant_ms
 from stoker.cli.display.timeline import Timeline, gpu_timeline
 from stoker.wire.client import Client, JobBody, LogQuery
-from stoker.wire.rest.job import JobView, WhyView
+from stoker.wire.rest.job import JobView
+from stoker.wire.rest.why import WhyView
 
 NODES: Final = 2
 GPUS_PER_NODE: Final = 4

@@ -1,7 +1,8 @@
 """Formatting of times, durations and reasons for table cells."""
 
+import re
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from stoker.cli.display.safe_text import visible
 
@@ -12,6 +13,20 @@ if TYPE_CHECKING:
 def instant_ms(text: str) -> int:
     """Milliseconds since 1970 of an instant as the server writes it."""
     return round(datetime.fromisoformat(text).timestamp() * 1_000)
+
+
+_INSTANT: Final = re.compile(r"\b\d{4}-\d\d-\d\d(?:T\d\d:\d\d:\d\d(?:\.\d+)?Z| \d\d:\d\d:\d\d UTC)")
+
+
+def local_times(text: str) -> str:
+    """Return the text with each instant in it, which servers write in UTC, in the zone of this machine."""
+    return _INSTANT.sub(_as_local, text) if "UTC" in text or "Z" in text else text
+
+
+def _as_local(found: "re.Match[str]") -> str:
+    from stoker.cli.clock import local_text
+
+    return local_text(found.group().replace(" UTC", "Z").replace(" ", "T")) or ""
 
 
 def span_ms(start: str | None, end: str | None, now_ms: int) -> int | None:
@@ -31,7 +46,7 @@ def duration(ms: int | None) -> str | None:
 
 
 def reason_line(reason: "ReasonView | None") -> str | None:
-    return None if reason is None else visible(reason.message)
+    return None if reason is None else visible(local_times(reason.message))
 
 
 def members_text(members: "MembersView") -> str:

@@ -9,15 +9,18 @@ rank. An optional text field of `JobView` has a line by itself, under its field 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from stoker.cli.display.formatting import duration, members_text, note_line, ran, span_ms, user_of, waited
+from stoker.cli.display.formatting import duration, local_times, members_text, note_line, ran, span_ms, user_of, waited
 from stoker.cli.display.safe_text import cut, visible
 from stoker.cli.display.table import Column, cell_text, fields
 
 if TYPE_CHECKING:
-    from stoker.wire.rest.job import AttemptView, JobView, TaskRunView, WhyView
+    from stoker.wire.rest.job import AttemptView, JobView, TaskRunView
     from stoker.wire.rest.notify import NoticeView
+    from stoker.wire.rest.why import WhyView
 
 NAME_CELLS_MAX: Final = 40
+BLOCKING_SHOWN: Final = 3
+"""Jobs that hold what another waits for, on lines of their own."""
 Pairs = Iterator[tuple[str, object]]
 _SHOWN: Final = frozenset(
     {
@@ -92,8 +95,8 @@ def job_pairs(job: "JobView", now_ms: int, *, whole: bool) -> Pairs:
     yield "name", job.name
     yield "state", job.state.value
     if job.reason is not None:
-        yield "reason", f"{job.reason.message} [{job.reason.code.value}]"
-        yield "hint", job.reason.hint
+        yield "reason", f"{local_times(job.reason.message)} [{job.reason.code.value}]"
+        yield "hint", local_times(job.reason.hint)
     yield "exit code", job.exit_code
     yield from _demand_pairs(job, whole=whole)
     yield "submitted", job.submitted_at
@@ -136,7 +139,7 @@ def _reduced_pairs(job: "JobView", now_ms: int) -> Pairs:
     """The lines that people of other tenants may see."""
     yield "state", job.state.value
     if job.reason is not None:
-        yield "reason", f"{job.reason.message} [{job.reason.code.value}]"
+        yield "reason", f"{local_times(job.reason.message)} [{job.reason.code.value}]"
     gang = f", for each of {job.tasks} tasks" if job.tasks > 1 else ""
     yield "asks for", f"{job.gpu_count} GPU{'s' * (job.gpu_count != 1)}{gang}"
     yield "priority", job.priority
@@ -247,14 +250,32 @@ def task_text(task: "TaskRunView") -> str:
 
 def why_lines(answer: "WhyView", *, whole: bool = False) -> Iterator[str]:
     """Yield lines on what keeps or ended a job: the reason, its place in the queue, a hint, with `whole` the facts."""
-    yield f"job {answer.id} is {answer.state.value}: {cell_text(answer.message)}"
+    yield f"job {answer.id} is {answer.state.value}: {cell_text(local_times(answer.message))}"
     if answer.position is not None and answer.waiting is not None:
         alike = f", {answer.similar_ahead} before it ask for the same" if answer.similar_ahead else ""
         yield f"queue: {answer.position} of {answer.waiting}{alike}"
     if answer.lent is not None:
         yield f"lent: {cell_text(answer.lent.message)}"
+    yield from _blocking_lines(answer, len(answer.blocked_by) if whole else BLOCKING_SHOWN)
     if answer.hint:
-        yield f"hint: {cell_text(answer.hint)}"
+        yield f"hint: {cell_text(local_times(answer.hint))}"
     if whole:
         for name, value in sorted(answer.facts.items()):
             yield f"{cell_text(name)}: {cell_text(value)}"
+
+
+def _blocking_lines(answer: "WhyView", most: int) -> Iterator[str]:
+    """Lines on the jobs that hold what it waits for, and on when they have ended at the latest."""
+    from stoker.brain.domain.units import counted
+
+    shown = answer.blocked_by[:most]
+    for each in shown:
+        name = f" {short_name(each.name)}" if each.name else ""
+        whose = f"{visible(each.user)}, " if each.user else ""
+        gpus = f", {counted(each.gpus, 'GPU')}" if each.gpus else ""
+        until = local_times(each.ends_by)
+        yield f"held by: job {each.id}{name} ({whose}tenant {visible(each.tenant)}){gpus}, until {until} at the latest"
+    if answer.blocking_jobs > len(shown):
+        yield f"held by: {counted(answer.blocking_jobs - len(shown), 'more job')}, which may end later"
+    if answer.fits_by is not None:
+        yield f"latest: by {local_times(answer.fits_by)} enough of them have ended, unless others start there first"

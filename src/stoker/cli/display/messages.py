@@ -1,6 +1,6 @@
 """Lines on stderr: refusals with their hints, and notices about the servers, so that stdout holds answers only.
 
-A refusal reads `error: MESSAGE [CODE]`, then `hint: WHAT TO DO`.
+A refusal reads `error: MESSAGE [CODE]`, then `hint: WHAT TO DO`; a fault of the command line has no code.
 
 Rules: N1  a notice is a line on stderr, whatever the form of the answer; a command that redraws a picture shows the
            notice in the picture instead
@@ -37,6 +37,17 @@ def show_problem(fault: "StokerError") -> int:
     if refusal.hint:
         click.echo(f"hint: {visible(without_secrets(refusal.hint))}", err=True)
     return status_of(refusal.code).exit
+
+
+def show_usage_fault(fault: click.ClickException) -> None:
+    """Print what was wrong with a command line, and where its options are listed."""
+    message = visible(fault.format_message()).rstrip()
+    first = message[:2]
+    message = first.lower() + message[2:] if first[:1].isupper() and not first[1:].isupper() else message
+    click.echo(f"error: {message}", err=True)
+    ctx = getattr(fault, "ctx", None)
+    if isinstance(fault, click.UsageError) and ctx is not None:
+        click.echo(f"hint: `{ctx.command_path} --help` lists what it takes", err=True)
 
 
 class NoticePrinter:

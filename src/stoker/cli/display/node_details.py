@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from stoker.cli.display.formatting import local_times
 from stoker.cli.display.table import Column, fields
 
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ def node_columns() -> "list[Column[NodeView]]":
         Column("CPUS", lambda node: f"{node.free.cpus}/{node.cpus} free", right=True),
         Column("MEMORY", lambda node: f"{node.free.memory_mb >> 10}/{node.memory_mb >> 10} GiB free", right=True),
         Column("JOBS", lambda node: len(node.jobs), right=True),
-        Column("NOTE", note_of, elastic=True),
+        Column("NOTE", lambda node: local_times(note_of(node)), elastic=True),
         Column("LABELS", labels_line, wide=True),
         Column("TAINTS", taints_line, wide=True),
         *fields("ADDRESS", "VERSION", wide=True),
@@ -48,7 +49,7 @@ def models_of(node: "NodeView") -> str:
 
 def note_of(node: "NodeView") -> str:
     """Return what is unusual about a node: fault, low limits, drain, pause, silence, orphan tasks; empty = nothing."""
-    parts = [node.fault, f"drained: {node.drain}" if node.drain else "drained" if node.drain is not None else ""]
+    parts = [node.fault, drain_of(node)]
     parts.append(node.limits)
     parts.append(f"GPUs can't be read: {node.gpu_fault}" if node.gpu_fault else "")
     parts.append(f"starts failed, no new work until {node.pause.until}: {node.pause.error}" if node.pause else "")
@@ -59,6 +60,14 @@ def note_of(node: "NodeView") -> str:
     parts.append(f"{sum(len(orphan.gpus) for orphan in waits)} GPUs in quarantine" if waits else "")
     parts.append(f"{len(node.strays) - len(waits)} tasks to clear away" if len(node.strays) > len(waits) else "")
     return "; ".join(filter(None, parts))
+
+
+def drain_of(node: "NodeView") -> str:
+    """Return who drains a node, and why; empty = nobody."""
+    if node.drain is None:
+        return ""
+    by = f" by {node.drained_by.removeprefix('user:')}" if node.drained_by else ""
+    return f"drained{by}" + (f": {node.drain}" if node.drain else "")
 
 
 def account_of(node: "NodeView") -> str:
@@ -87,7 +96,9 @@ def node_pairs(node: "NodeView") -> "Iterator[tuple[str, object]]":
     """Yield (key, value) lines about one node, its GPUs and its orphan tasks."""
     yield "node", node.name
     yield "state", node.state.value
-    yield "note", note_of(node)
+    yield "note", local_times(note_of(node))
+    if node.drained_at:
+        yield "drained at", local_times(node.drained_at)
     yield "address", node.address
     yield "cpus", f"{node.free.cpus} of {node.cpus} free"
     yield "memory", f"{node.free.memory_mb} of {node.memory_mb} MiB free"

@@ -91,6 +91,17 @@ def _folded(text: str, room: int | None) -> list[str]:
     return wrap(text, room, break_on_hyphens=False)
 
 
+def folded(lines: Iterable[str]) -> Iterable[str]:
+    """Yield the lines, on a terminal folded between words where they are wider; what goes on is indented."""
+    if not is_terminal():
+        yield from lines
+        return
+    from textwrap import wrap
+
+    for line in lines:
+        yield from wrap(line, max(size().columns, FOLD_MIN), subsequent_indent="  ", break_on_hyphens=False) or [line]
+
+
 def show_lines(form: str, lines: Iterable[str], value: object) -> None:
     """Print a few words for people, or `value` as JSON or YAML. The lines hold nothing that acts on a terminal."""
     if not for_people(form):

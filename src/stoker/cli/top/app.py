@@ -42,8 +42,9 @@ from stoker.cli.top.widgets import Line, Page, Question, RowList, TextPane
 from stoker.wire.client import AsyncClient, JobListQuery, LogQuery
 from stoker.wire.client.trust import Credentials
 from stoker.wire.rest.cluster import ClusterView
-from stoker.wire.rest.job import JobView, WhyView
+from stoker.wire.rest.job import JobView
 from stoker.wire.rest.node import NodeView
+from stoker.wire.rest.why import WhyView
 
 Answer = TypeVar("Answer")
 

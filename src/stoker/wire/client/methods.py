@@ -30,7 +30,6 @@ if TYPE_CHECKING:
         JobsView,
         JobView,
         ScriptView,
-        WhyView,
     )
     from stoker.wire.rest.log import LogQuery
     from stoker.wire.rest.node import GpuListView, NodeView
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
     from stoker.wire.rest.tenant import NewTenantBody, TenantBody, TenantView
     from stoker.wire.rest.token import CallerView, NewTokenBody, NewTokenView, TokenListView, TokenView
     from stoker.wire.rest.usage import UsageReportQuery, UsageView
+    from stoker.wire.rest.why import WhyView
 
 Given = ParamSpec("Given")
 Answer = TypeVar("Answer")

@@ -331,7 +331,11 @@ class RequestRetry:
         if of_active:
             return of_active[-1]
         told = "; ".join(f"{server_label(server)}: {_text(said)}" for server, said in self._said.items())
-        return _none_active(told, refusals, self._servers) if refusals else _no_server(told, len(self._said))
+        return (
+            _none_active(told, refusals, self._servers)
+            if refusals
+            else _no_server(told, len(self._said), of_ones_own=self._servers.of_ones_own)
+        )
 
 
 class RequestSender:
@@ -351,7 +355,8 @@ class RequestSender:
 
         Raises: StokerError `bad_server` or `bad_token`.
         """
-        self._servers = Servers(parsed_servers(servers))
+        own = servers == DEFAULT_SERVER and not credentials.token
+        self._servers = Servers(parsed_servers(servers), of_ones_own=own)
         self._pause = pause
         self._proof = ServerProof(credentials)
         self._answer_s = answer_s
@@ -436,8 +441,10 @@ def _no_answer(server: SplitResult, request: http.Request, fault: Exception) -> 
     return refuse("no_answer", message, hint, server=asked)
 
 
-def _no_server(told: str, tried: int) -> Refusal:
-    hint = "start one with `stoker up`, or name another with --server or STOKER_SERVER"
+def _no_server(told: str, tried: int, *, of_ones_own: bool) -> Refusal:
+    hint = "see whether it runs and can be reached from here, or name another with --server or STOKER_SERVER"
+    if of_ones_own:
+        hint = "start a cluster of your own with `stoker up`, or name one with --server or STOKER_SERVER"
     if http.CLOSED in told:
         hint = "if one runs there, name its port of REST (`http.port`, 8080), not that of gRPC (9090)"
     return refuse("no_server", f"no control plane answers ({told})", hint, tried=tried)

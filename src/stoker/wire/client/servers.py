@@ -20,7 +20,9 @@ LABEL_MAX: Final = 63
 class Servers:
     """Those that one client may ask, in the order in which it does."""
 
-    def __init__(self, servers: Sequence[SplitResult]) -> None:
+    def __init__(self, servers: Sequence[SplitResult], *, of_ones_own: bool = False) -> None:
+        """`of_ones_own`: nobody named a server or a token, so that a cluster of the caller's own may be meant."""
+        self.of_ones_own = of_ones_own
         self._in_turn = list(servers)
         self.answered = False
         """Has any of them ever answered?"""

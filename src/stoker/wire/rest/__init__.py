@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from stoker.wire.rest import tenant as tenant
     from stoker.wire.rest import token as token
     from stoker.wire.rest import usage as usage
+    from stoker.wire.rest import why as why
 else:
 
     def __getattr__(name: str) -> object:

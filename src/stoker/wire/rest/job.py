@@ -107,7 +107,8 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ren
     """A job, an array or a member of one (`123_4`).
 
     Ids are text; times are ISO 8601 in UTC; `_mb` are MiB; the demand is of one task. What comes after `attempts` is
-    left out where it is empty; `status` and `message` are only in the answer to a submit, for the MVP's clients.
+    left out where it is empty; `status` is only in the answer to a submit, for the MVP's clients, and
+    `message` there and in the answer to a signal, where it says whom it was sent to.
     """
 
     id: str
@@ -299,76 +300,14 @@ class JobListView(msgspec.Struct, frozen=True, kw_only=True):
     next: str | None
 
 
-class QueuePlace(msgspec.Struct, frozen=True, kw_only=True):
-    """Place of a job in the order in which a pass looks."""
-
-    position: int
-    """1 is first."""
-    waiting: int
-    """Jobs in the queue, this one included."""
-    similar_ahead: int
-    """Those before it that ask for the same."""
-
-
-class HolderView(msgspec.Struct, frozen=True, kw_only=True):
-    """A class, or a tenant with all beneath it, that holds more than is guaranteed."""
-
-    kind: Literal["class", "tenant"]
-    name: str
-    gpus: int
-    """Beyond the guarantee."""
-
-
-class LentView(msgspec.Struct, frozen=True, kw_only=True):
-    """Borrowers of the GPUs of a guarantee that would cover a waiting job. The largest holders come first."""
-
-    message: str
-    guarantees: list[str]
-    """Which ones cover it: `class online`, `tenant vision`."""
-    holders: list[HolderView]
-
-
-class WhyView(msgspec.Struct, frozen=True, kw_only=True):
-    """The reason that keeps a job from running, or ended it. `code` is null and the facts are few while it runs."""
-
-    id: str
-    state: JobState
-    code: ReasonCode | None
-    message: str
-    hint: str
-    facts: dict[str, FactValue]
-    position: int | None
-    """Its place in the queue, as in QueuePlace; null when it isn't in it."""
-    waiting: int | None
-    similar_ahead: int | None
-    lent: LentView | None = None
-    """Who holds the GPUs of a guarantee that covers it, while it waits for GPUs; null where that isn't so."""
-
-
-def why_view(shown: JobDetails, place: QueuePlace | None, lent: LentView | None = None) -> WhyView:
-    label = shown.job.label
-    reason = reason_view(shown.reason, forgotten=shown.forgotten) if shown.reason else None
-    return WhyView(
-        id=label,
-        state=shown.state,
-        code=reason.code if reason else None,
-        message=reason.message if reason else JOB_STATES[shown.state].meaning,
-        hint=reason.hint if reason else f"`stoker status {label}` shows its attempts",
-        facts=reason.facts if reason else {},
-        position=place.position if place else None,
-        waiting=place.waiting if place else None,
-        similar_ahead=place.similar_ahead if place else None,
-        lent=lent,
-    )
-
-
-def reason_view(reason: Reason, *, forgotten: bool = False) -> ReasonView:
-    return ReasonView(reason.code, describe(reason), hint_for(reason, forgotten=forgotten), reason.facts)
+def reason_view(reason: Reason, job: str, *, forgotten: bool = False) -> ReasonView:
+    """`job`: the id that its hint names."""
+    return ReasonView(reason.code, describe(reason), hint_for(reason, job=job, forgotten=forgotten), reason.facts)
 
 
 def _reason_of(shown: JobDetails, reason: Reason) -> ReasonView:
     if shown.sight is not Sight.REDUCED:
-        return reason_view(reason, forgotten=shown.forgotten)
+        return reason_view(reason, shown.job.label, forgotten=shown.forgotten)
     # The facts may name nodes, users and other jobs, and the sentence repeats them.
     return ReasonView(reason.code, JOB_STATES[shown.state].meaning, "", {})
 

@@ -92,6 +92,9 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     schedulable: bool
     drain: str | None
     """Why a person drains it; null when nobody does."""
+    drained_by: str = ""
+    """Who drains it; empty when nobody does, and of nodes drained by an older version."""
+    drained_at: str | None = None
     pause: PauseView | None = None
     silent_since: str | None
     registered_at: str

@@ -5,8 +5,8 @@ Rules: P1  shares are from 0 to 1; anything else is refused, and nothing changes
 """
 
 from collections.abc import Mapping
-from decimal import Decimal
-from math import isfinite, nan
+from decimal import Decimal, InvalidOperation
+from math import isfinite
 from typing import Annotated
 
 import msgspec
@@ -80,13 +80,21 @@ def pools_of(body: QuotaBody, now: Pools) -> Pools:
 
 
 def parse_share(field: str, text: str) -> float:
-    """A share as people type it. Raises: StokerError `bad_share`."""
+    """A share as people type it: `0.7`, `70%` or, in whole per cent, `70`; 1 is all of it, `1%` a hundredth.
+
+    Raises: StokerError `bad_share`.
+    """
+    number = text.strip().removesuffix("%").rstrip()
     try:
-        share = nan if "_" in text else float(text)
-    except ValueError:
-        share = nan
-    share_of(field, share, text.strip())
-    return share
+        share = Decimal("NaN") if "_" in text else Decimal(number)
+    except InvalidOperation:
+        share = Decimal("NaN")
+    # Between one and two a slip of the pen is likelier than a per cent and a bit.
+    per_cent = text.strip().endswith("%") or (number.isascii() and number.isdigit() and share > 1)
+    if share.is_finite() and per_cent:
+        share /= 100
+    share_of(field, float(share), text.strip())
+    return float(share)
 
 
 def share_of(field: str, share: float, text: str = "") -> int:
@@ -94,7 +102,7 @@ def share_of(field: str, share: float, text: str = "") -> int:
     if isfinite(share) and 0 <= share <= 1:
         return round(Decimal(repr(share)) * WHOLE)
     said = text[:40] or f"{share:.15g}"
-    hint = "write 0.7 for seventy per cent"
+    hint = "write 0.7 or 70% for seventy per cent; 1 is all of them"
     raise refusal_error("bad_share", f"{field} is {said}; it must be a number from 0 to 1", hint, field=field)
 
 

@@ -147,6 +147,9 @@ class TenantView(msgspec.Struct, frozen=True, kw_only=True):
     pending_jobs: int
     limit_gpus: int | None
     borrowed_gpus: int
+    warnings: tuple[str, ...] = ()
+    """In the answer to a change: what was taken and can't be kept as things are, such as a guarantee of more GPUs than
+    the cluster has."""
 
 
 class TenantListView(msgspec.Struct, frozen=True, kw_only=True):
@@ -250,6 +253,7 @@ def tenant_view(tenants: Mapping[TenantName, Tenant], tenant: Tenant, used: Amou
     return view_of(
         TenantView,
         tenant,
+        warnings=(),
         id=tenant.name,
         tenant_id=tenant.name,
         path="/".join(each.name for each in reversed(above)),

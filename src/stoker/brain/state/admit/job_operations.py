@@ -15,7 +15,7 @@ from stoker.brain.domain.array import (
     member_id,
 )
 from stoker.brain.domain.errors import Refusal, refuse
-from stoker.brain.domain.ids import JobId
+from stoker.brain.domain.ids import NOBODY, JobId, Principal
 from stoker.brain.domain.job import Job, StopCause
 from stoker.brain.domain.lifecycle import LIVE, JobState
 from stoker.brain.domain.reason import Reason, ReasonCode
@@ -50,11 +50,11 @@ def admit_operation(state: ClusterState, command: PlainJobOperation) -> Answer:
         case Cancel():
             return cancel(state, target, command)
         case Hold():
-            return hold(state, target)
+            return hold(state, target, command.by)
         case Release():
             return release(state, target)
         case Requeue():
-            return requeue(state, target, hold=command.hold)
+            return requeue(state, target, hold=command.hold, by=command.by)
         case SignalJob():
             return signal(state, target, command)
         case _:
@@ -83,19 +83,19 @@ def cancel(state: ClusterState, target: OperationTarget, command: Cancel) -> Ans
     return _ended(state, target, "nothing is left to cancel")
 
 
-def hold(state: ClusterState, target: OperationTarget) -> Answer:
+def hold(state: ClusterState, target: OperationTarget, by: Principal) -> Answer:
     """Admit that pending targets are held."""
     if target.whole and target.array:
         if target.array.is_final:
             return _ended(state, target)
-        own = (JobHeld(job=target.array.id),) if target.array.state is JobState.PENDING else ()
-        return (*own, *(JobHeld(job=job.id) for job in target.records if job.state is JobState.PENDING))
+        own = (JobHeld(job=target.array.id, by=by),) if target.array.state is JobState.PENDING else ()
+        return (*own, *(JobHeld(job=job.id, by=by) for job in target.records if job.state is JobState.PENDING))
     made = target.lazy if _lazy_state(target) is JobState.PENDING else ()
     large = too_many_made(state, target, count_of(made))
     if large:
         return large
-    events: list[JobEvent] = [*members_made(target, held=True)] if made else []
-    events.extend(JobHeld(job=job.id) for job in target.records if job.state is JobState.PENDING)
+    events: list[JobEvent] = [*members_made(target, held=True, by=by)] if made else []
+    events.extend(JobHeld(job=job.id, by=by) for job in target.records if job.state is JobState.PENDING)
     held = _lazy_state(target) is JobState.HELD or any(job.state is JobState.HELD for job in target.records)
     if events or held:
         return tuple(events)
@@ -122,7 +122,7 @@ def release(state: ClusterState, target: OperationTarget) -> Answer:
     return target.refuse("not_held", f"{target} isn't held", _status_hint(target))
 
 
-def requeue(state: ClusterState, target: OperationTarget, *, hold: bool = False) -> Answer:
+def requeue(state: ClusterState, target: OperationTarget, *, hold: bool = False, by: Principal = NOBODY) -> Answer:
     """Admit another try of ended targets, and of live ones once they have stopped; `hold`: not before a release."""
     again = [job for job in target.records if not target.whole or job.state in FAILED]
     for job in (*again, *((target.array,) if target.array else ())):
@@ -138,9 +138,9 @@ def requeue(state: ClusterState, target: OperationTarget, *, hold: bool = False)
     fault = too_many_made(state, target, sum(map(count_of, unmade))) or _tenant_fault(state, target, again, unmade)
     if fault:
         return fault
-    events: list[JobEvent] = [*_unmade(target, unmade, hold=hold)]
+    events: list[JobEvent] = [*_unmade(target, unmade, by if hold else None)]
     for job in again:
-        events.extend(_once_more(job, hold=hold))
+        events.extend(_once_more(job, by if hold else None))
     array = target.array
     if array and array.is_final and (events or (target.whole and array.members and array.members.lazy)):
         events.insert(0, JobReturned(job=array.id))
@@ -203,13 +203,13 @@ def _tenant_fault(
     return TenantRules(state).fault_again([*ended, *((array,) if array else ())], more) if more else None
 
 
-def _unmade(target: OperationTarget, unmade: Iterable[Spans], *, hold: bool) -> Iterator[JobEvent]:
+def _unmade(target: OperationTarget, unmade: Iterable[Spans], held_by: Principal | None) -> Iterator[JobEvent]:
     for spans in unmade:
         for index in indexes_of(spans):
             assert target.array is not None, "only arrays have members"
             spec, _ = target.array.as_array
             yield MemberMade(array=target.array.id, index=index)
-            yield from _returned(member_id(target.array.id, spec, index), hold=hold)
+            yield from _returned(member_id(target.array.id, spec, index), held_by)
 
 
 def _never_satisfied(job: Job, never: Reason) -> Refusal:
@@ -258,22 +258,23 @@ def _tried_enough(job: Job, most: int) -> Refusal:
     return refuse("too_many_attempts", message, "submit it again", job_id=job.label, attempts=count, attempts_max=most)
 
 
-def _once_more(job: Job, *, hold: bool) -> Iterator[JobEvent]:
+def _once_more(job: Job, held_by: Principal | None) -> Iterator[JobEvent]:
     attempt = job.live_attempt
     if job.is_final:
-        yield from _returned(job.id, hold=hold)
+        yield from _returned(job.id, held_by)
     elif attempt is not None:
         stop = attempt.stop
+        hold = held_by is not None
         # Who asks for a hold while it stops to be requeued gets it; who then asks for none lets it wait.
         other = stop is not None and stop.cause is StopCause.REQUEUED and stop.hold != hold
         if stop is None or stop.cause is StopCause.MEMBER_ENDED or other:
             yield AttemptStopping(job=job.id, attempt=attempt.number, cause=StopCause.REQUEUED, hold=hold)
 
 
-def _returned(job: JobId, *, hold: bool) -> Iterator[JobEvent]:
+def _returned(job: JobId, held_by: Principal | None) -> Iterator[JobEvent]:
     yield JobReturned(job=job)
-    if hold:
-        yield JobHeld(job=job)
+    if held_by is not None:
+        yield JobHeld(job=job, by=held_by)
 
 
 def _ended(state: ClusterState, target: OperationTarget, hint: str = "") -> Refusal:

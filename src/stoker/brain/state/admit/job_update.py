@@ -71,7 +71,7 @@ def _updated(
     events: list[JobEvent] = []
     array = target.array
     if array and not target.whole and target.lazy:
-        events += members_made(target, held=array.state is JobState.HELD)
+        events += members_made(target, held=array.state is JobState.HELD, by=array.held_by)
         records = [*records, *_unmade(array, target)]
     for job in sorted(records, key=lambda job: (job.members is None, job.id)):
         updated = update.of(job)

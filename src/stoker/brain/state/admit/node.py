@@ -10,7 +10,7 @@ from stoker.brain.domain.job import EndCause, Job, TaskEnd, tasks_on
 from stoker.brain.domain.label import check_label, parse_taint
 from stoker.brain.domain.node import Inventory, Node, OrphanTask
 from stoker.brain.domain.report import TaskPhase, TaskStatus
-from stoker.brain.domain.units import NEVER, Instant
+from stoker.brain.domain.units import NEVER, Instant, counted
 from stoker.brain.state.attempt_outcome import end_tasks
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.commands import Answer, CompareInventory, DrainNode, ForgetNode, Register, ResumeNode
@@ -189,7 +189,7 @@ def drain(state: ClusterState, command: DrainNode) -> Answer:
     node = find_registered_node(state, command.node)
     if isinstance(node, Refusal):
         return node
-    return () if node.drain == command.reason else (NodeDrained(node=node.name, reason=command.reason),)
+    return () if node.drain == command.reason else (NodeDrained(node=node.name, reason=command.reason, by=command.by),)
 
 
 def resume(state: ClusterState, command: ResumeNode) -> Answer:
@@ -221,6 +221,6 @@ def forget(state: ClusterState, command: ForgetNode, now: Instant) -> Answer:
 
 
 def _forget_refused(node: Node, jobs: tuple[JobId, ...]) -> Refusal:
-    what = f"holds work of {len(jobs)} job(s)" if jobs else "is reachable"
+    what = f"holds work of {counted(len(jobs), 'job')}" if jobs else "is reachable"
     hint = "stop its agent first; if the machine is surely gone, `--force` ends what it held without proof"
     return refuse("node_in_use", f"node {node.name} {what}", hint, node=node.name, jobs=len(jobs))

@@ -10,7 +10,7 @@ from stoker.brain.domain.errors import Refusal, refuse
 from stoker.brain.domain.ids import JobId, PartitionName
 from stoker.brain.domain.partition import Partition
 from stoker.brain.domain.policy import Policy
-from stoker.brain.domain.units import human_duration
+from stoker.brain.domain.units import counted, human_duration
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.commands import Answer, DeletePartition, PutPartition
 from stoker.brain.state.events.partition import PartitionDefined, PartitionDeleted
@@ -75,5 +75,6 @@ def delete(state: ClusterState, command: DeletePartition) -> Answer:
 
 
 def _in_use(name: PartitionName, jobs: list[JobId]) -> Refusal:
-    message = f"{len(jobs)} job(s) that haven't ended name partition {name}, such as job {min(jobs)}"
+    many = f"{counted(len(jobs), 'job')} yet to end {'names' if len(jobs) == 1 else 'name'}"
+    message = f"{many} partition {name}, such as job {min(jobs)}"
     return refuse("partition_in_use", message, "wait for them to end, or cancel them", partition=name, jobs=len(jobs))

@@ -21,7 +21,7 @@ from stoker.brain.domain.notify import nobody_fault
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.quota import WHOLE, Pools, share_text
 from stoker.brain.domain.tenant import Tenant, path_of
-from stoker.brain.domain.units import Instant
+from stoker.brain.domain.units import Instant, counted
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.commands import Answer, DeleteTenant, PutTenant, SetPools
 from stoker.brain.state.events.access import TokenRevoked
@@ -182,16 +182,18 @@ def delete(state: ClusterState, command: DeleteTenant, now: Instant) -> Answer:
         return refuse("tenant_in_use", "the tenant default can't be deleted", hint, tenant=name)
     beneath = sorted(each.name for each in _beneath(state, name))
     if beneath:
-        return _in_use(name, f"{len(beneath)} tenant(s) beneath it, such as {beneath[0]}", "delete those first")
+        return _in_use(
+            name, f"{counted(len(beneath), 'tenant')} beneath it, such as {beneath[0]}", "delete those first"
+        )
     jobs = [job.id for job in state.jobs.values() if job.spec.tenant == name and not job.is_final]
     if jobs:
-        message = f"{len(jobs)} job(s) that haven't ended, such as job {min(jobs)}"
+        message = f"{counted(len(jobs), 'job')} yet to end, such as job {min(jobs)}"
         return _in_use(name, message, f"wait for them to end, or cancel them: `stoker list --tenant {name}`")
     tokens = [token for token in state.tokens.values() if token.tenant == name]
     valid = sorted(token.id for token in tokens if not token.is_expired(now))
     if valid:
         hint = "revoke them first: `stoker token list`, `stoker token revoke ID`"
-        return _in_use(name, f"{len(valid)} token(s), such as {valid[0]}", hint)
+        return _in_use(name, f"{counted(len(valid), 'token')}, such as {valid[0]}", hint)
     of_tenant = [each for each in state.secrets if each.tenant == name]
     return (
         *(TokenRevoked(id=token.id) for token in tokens),

@@ -17,7 +17,7 @@ from stoker.brain.domain.array import (
     joined,
     without,
 )
-from stoker.brain.domain.ids import JobId, NodeName, Principal
+from stoker.brain.domain.ids import NOBODY, JobId, NodeName, Principal
 from stoker.brain.domain.job import Attempt, Job, StopRequest, SubmitKey, Task, forgotten_member, key_name, lazy_member
 from stoker.brain.domain.lifecycle import JobState, Outcome, check_move
 from stoker.brain.domain.notify import Notice, NoticeState, NotifyEvent
@@ -55,10 +55,12 @@ def apply_job(state: ClusterState, event: events.JobEvent, at: Instant, by: Prin
             state.put_job(_finished(state.jobs[event.job], event, at))
         case events.JobHeld():
             job = state.jobs[event.job]
-            state.put_job(replace(job, state=_moved(job, JobState.HELD)))
+            state.put_job(
+                replace(job, state=_moved(job, JobState.HELD), held_by=event.by, held_at=at if event.by else NEVER)
+            )
         case events.JobReleased():
             job = state.jobs[event.job]
-            state.put_job(replace(job, state=_moved(job, JobState.PENDING)))
+            state.put_job(replace(job, state=_moved(job, JobState.PENDING), held_by=NOBODY, held_at=NEVER))
         case events.DependenciesMet():
             for each in event.jobs:
                 state.put_job(replace(state.jobs[each], blocked=False))
@@ -142,7 +144,7 @@ def _apply_members(
     _settle_conditions(state, member)
     # The record first, so that the array never seems to have lost a member.
     held = JobState.HELD if event.held else JobState.PENDING if member.state is JobState.HELD else member.state
-    state.put_job(replace(member, state=held))
+    state.put_job(replace(member, state=held, held_by=event.by, held_at=at if event.by else NEVER))
     state.put_job(replace(array, members=members))
 
 
@@ -313,8 +315,11 @@ def _attempt_ended(job: Job, outcome: Outcome, exit_code: int | None, at: Instan
 
 
 def _requeued(job: Job, event: events.JobRequeued, at: Instant) -> Job:
+    stop = job.attempts[-1].stop
     return replace(
         job,
+        held_by=stop.by if event.held and stop else NOBODY,
+        held_at=at if event.held else NEVER,
         state=_moved(job, JobState.HELD if event.held else JobState.PENDING),
         attempts=_attempt_ended(job, event.outcome, event.exit_code, at),
         reason=event.reason,

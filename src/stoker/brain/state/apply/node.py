@@ -5,6 +5,7 @@ from typing import assert_never
 from msgspec.structs import replace
 
 from stoker.brain.domain.gpu import Gpu
+from stoker.brain.domain.ids import Principal
 from stoker.brain.domain.node import UNREAD_MAX, Inventory, Node, NodePause
 from stoker.brain.domain.units import NEVER, Instant
 from stoker.brain.state.cluster import ClusterState
@@ -29,9 +30,9 @@ def apply_node(state: ClusterState, event: events.NodeEvent, at: Instant) -> Non
         case events.NodeReturned():
             node = replace(node, returned=True)
         case events.NodeDrained():
-            node = replace(node, drain=event.reason)
+            node = replace(node, drain=event.reason, drained_by=event.by, drained_at=at if event.by else NEVER)
         case events.NodeResumed():
-            node = _trusted(replace(node, drain=None))
+            node = _trusted(_undrained(node))
         case events.StartFailed():
             node = replace(node, failed_starts=(*node.failed_starts, event.of))
         case events.NodePaused():
@@ -71,8 +72,12 @@ def _unread(old: Node, new: Inventory) -> tuple[Gpu, ...]:
 
 def _forgotten(node: Node, at: Instant) -> Node:
     """What people said about a machine isn't kept for the next one under its name."""
-    gone = replace(node, forgotten=True, reachable=False, silent_since=at, strays=(), drain=None)
-    return _trusted(replace(gone, labels={}, taints=(), taints_off=()))
+    gone = replace(node, forgotten=True, reachable=False, silent_since=at, strays=())
+    return _trusted(replace(_undrained(gone), labels={}, taints=(), taints_off=()))
+
+
+def _undrained(node: Node) -> Node:
+    return replace(node, drain=None, drained_by=Principal(""), drained_at=NEVER)
 
 
 def _trusted(node: Node) -> Node:

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from stoker.brain.domain.allocation import TaskPlacement
 from stoker.brain.domain.array import Spans, indexes_of
-from stoker.brain.domain.ids import Epoch, JobId, Position
+from stoker.brain.domain.ids import Epoch, JobId, Position, Principal
 from stoker.brain.domain.job import JobSpec, StopCause, TaskEnd
 from stoker.brain.domain.job_changes import JobChanges, changes_text
 from stoker.brain.domain.lifecycle import JobState, Outcome
@@ -217,6 +217,9 @@ class JobHeld(AboutJob, frozen=True, kw_only=True, tag="job_held"):
         wakes=False, audience=Audience.JOB, log=None, audit=lambda event: JobNote("hold", event.job, whole=True)
     )
 
+    by: Principal = Principal("")
+    """Who holds it; empty in a log from before that was told."""
+
 
 class JobReleased(AboutJob, frozen=True, kw_only=True, tag="job_released"):
     row: ClassVar["Row[JobReleased]"] = Row(
@@ -298,6 +301,8 @@ class MemberMade(msgspec.Struct, frozen=True, kw_only=True, tag="member_made"):
     array: JobId
     index: int
     held: bool = False
+    by: Principal = Principal("")
+    """Who holds it; empty where it isn't held, and in a log from before that was told."""
 
 
 class MembersCancelled(msgspec.Struct, frozen=True, kw_only=True, tag="members_cancelled"):

@@ -5,7 +5,7 @@ from typing import ClassVar
 import msgspec
 from msgspec.structs import replace
 
-from stoker.brain.domain.ids import JobId, NodeName
+from stoker.brain.domain.ids import JobId, NodeName, Principal
 from stoker.brain.domain.node import Inventory, OrphanTask
 from stoker.brain.domain.units import NEVER, SECOND_MS, Instant
 from stoker.brain.state.events.row import Audience, Fields, LogLine, Row, SubjectNote
@@ -97,6 +97,8 @@ class NodeDrained(_AboutNode, frozen=True, kw_only=True, tag="node_drain_asked")
     )
 
     reason: str
+    by: Principal = Principal("")
+    """Who drains it; empty in a log from before that was told."""
 
 
 class NodeResumed(_AboutNode, frozen=True, kw_only=True, tag="node_resumed"):

@@ -17,6 +17,7 @@ from stoker.brain.domain.array import (
     spans_text,
 )
 from stoker.brain.domain.errors import FactValue, Refusal, refuse
+from stoker.brain.domain.ids import NOBODY, Principal
 from stoker.brain.domain.job import Job
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.events.job import MemberMade
@@ -115,8 +116,8 @@ def too_many_made(state: ClusterState, target: OperationTarget, made: int) -> Re
     return refuse("too_many_jobs", message, hint, job_id=str(array), jobs=made, jobs_max=MADE_MAX)
 
 
-def members_made(target: OperationTarget, *, held: bool) -> Iterator[MemberMade]:
+def members_made(target: OperationTarget, *, held: bool, by: Principal = NOBODY) -> Iterator[MemberMade]:
     """Yield the events that make records of the members of a target which are none."""
     assert target.array is not None, "only arrays have members"
     for index in indexes_of(target.lazy):
-        yield MemberMade(array=target.array.id, index=index, held=held)
+        yield MemberMade(array=target.array.id, index=index, held=held, by=by)

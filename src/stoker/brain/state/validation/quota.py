@@ -26,6 +26,7 @@ from stoker.brain.domain.notify import filled as filled_notify
 from stoker.brain.domain.partition import time_default_ms
 from stoker.brain.domain.quota import needs
 from stoker.brain.domain.tenant import UNSTATED, Tenant
+from stoker.brain.domain.units import counted
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.quota_limits import WHAT, own_limit_broken
 from stoker.brain.state.validation.fields import time_limit_fault
@@ -138,8 +139,8 @@ def _demand_fault(path: Sequence[Tenant], demand: Demand) -> Refusal | None:
         over = None if fault else own_limit_broken(tenant, more)
         if over is not None:
             message = (
-                f"it asks for {over.asked} {WHAT[over.at]}, and tenant {tenant.name} may use at most {over.limit}: it "
-                "could never start"
+                f"it asks for {counted(over.asked, *WHAT[over.at])}, and tenant {tenant.name} may use at most "
+                f"{over.limit}: it could never start"
             )
             hint = f"ask for less; `stoker tenant show {tenant.name}` tells the limits, and an admin may raise them"
             return refuse("over_tenant_limit", message, hint, tenant=tenant.name, asked=over.asked, limit=over.limit)

@@ -36,6 +36,7 @@ from stoker.brain.domain.partition import selection
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.suggestion import did_you_mean
 from stoker.brain.domain.tenant import nodes_text
+from stoker.brain.domain.units import counted
 from stoker.brain.domain.where import Operator, Requirement, Toleration, Where, both, where_text, why_not
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.validation.fields import account_fault, time_limit_fault
@@ -124,7 +125,7 @@ def _no_node_for_encoding(state: ClusterState, encoding: TextEncoding) -> Refusa
         return None
     if any(node.inventory.reads_latin_1 for node in state.nodes.values()):
         return None
-    message = f"the texts of the job are {encoding}, and the agents of all {nodes} node(s) are too old to know that"
+    message = f"the texts of the job are {encoding}, and the agents of all nodes ({nodes}) are too old to know that"
     hint = "upgrade an agent first; or name files and variables in UTF-8 only"
     return refuse("encoding_unknown", message, hint, encoding=encoding.value, nodes=nodes)
 
@@ -201,7 +202,8 @@ def none_selected(state: ClusterState, shape: Shape) -> Refusal:
     within = f" in partition {shape.partition}" if shape.partition else ""
     nodes = nodes_text(state.tenants, shape.tenant)
     within += f", of those that tenant {shape.tenant} may use ({nodes[:200]})" if nodes else ""
-    message = f"none of the {len(state.nodes)} node(s) is one that the job selects{within}: it selects {asked[:200]}"
+    none = "the only node isn't one" if len(state.nodes) == 1 else f"none of the {len(state.nodes)} nodes is one"
+    message = f"{none} that the job selects{within}: it selects {asked[:200]}"
     hint = f"node {first.name}, for one: {why}; `stoker node list -o wide` shows the labels of all"
     return refuse("demand_unsatisfiable", message, hint, nodes=len(state.nodes), selected=asked[:200])
 
@@ -209,21 +211,23 @@ def none_selected(state: ClusterState, shape: Shape) -> Refusal:
 def _too_large(nodes: Sequence[Node], demand: Demand, which: str) -> Refusal:
     inventories = [node.mended for node in nodes]
     largest = max(inventories, key=lambda inv: (len(inv.gpus), inv.cpus, inv.memory_mb))
-    suitable = max(len(suitable_gpus(inv.gpus, demand)) for inv in inventories)
+    suit = [len(suitable_gpus(inv.gpus, demand)) for inv in inventories]
+    suitable = max(suit)
     models = sorted({gpu.model for inv in inventories for gpu in inv.gpus})
     hint = "ask for less per task"
     if demand.gpu_count and not suitable:
         hint = f"the GPUs here are: {', '.join(models[:8]) or 'none'}"
     elif suitable and demand.gpu_count > suitable:
-        hint = f"spread it over several tasks: `--tasks N --gpus {suitable}` at most per task"
+        few = f"ask for {suitable} at most"
+        hint = few if sum(suit) < demand.total_gpus else f"{few} per task, and spread it over several: `--tasks N`"
     unread = [node.name for node in nodes if demand.gpu_count and node.hides_unknown]
     if unread:
-        hint += f"; GPUs of {len(unread)} node(s), {unread[0]} for one, can't be read: see `stoker node list`"
+        hint += f"; GPUs of {counted(len(unread), 'node')}, {unread[0]} for one, can't be read: see `stoker node list`"
     return refuse(
         "demand_unsatisfiable",
-        f"no node{which} could ever run one task of {task_demand_text(demand)}; the largest has {len(largest.gpus)} "
-        f"GPU(s), {largest.cpus} CPU(s) and {largest.memory_mb} MiB memory, and at most {suitable} GPU(s) suit on one "
-        "node",
+        f"no node{which} could ever run one task of {task_demand_text(demand)}; the largest has "
+        f"{counted(len(largest.gpus), 'GPU')}, {counted(largest.cpus, 'CPU')} and {largest.memory_mb} MiB memory, and "
+        f"at most {counted(suitable, 'GPU')} {'suits' if suitable == 1 else 'suit'} on one node",
         hint,
         gpus=len(largest.gpus),
         suitable_gpus=suitable,

@@ -1,0 +1,110 @@
+"""REST shape of why a job waits or ended: the reason, its place in the queue, and who holds what it waits for."""
+
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+import msgspec
+
+from stoker.brain.domain.errors import FactValue
+from stoker.brain.domain.lifecycle import JOB_STATES, JobState
+from stoker.brain.domain.reason import ReasonCode
+from stoker.brain.domain.units import Instant
+from stoker.wire.rest.job import JobDetails, reason_view
+from stoker.wire.rest.view import iso
+
+
+class QueuePlace(msgspec.Struct, frozen=True, kw_only=True):
+    """Place of a job in the order in which a pass looks."""
+
+    position: int
+    """1 is first."""
+    waiting: int
+    """Jobs in the queue, this one included."""
+    similar_ahead: int
+    """Those before it that ask for the same."""
+
+
+class HolderView(msgspec.Struct, frozen=True, kw_only=True):
+    """A class, or a tenant with all beneath it, that holds more than is guaranteed."""
+
+    kind: Literal["class", "tenant"]
+    name: str
+    gpus: int
+    """Beyond the guarantee."""
+
+
+class LentView(msgspec.Struct, frozen=True, kw_only=True):
+    """Borrowers of the GPUs of a guarantee that would cover a waiting job. The largest holders come first."""
+
+    message: str
+    guarantees: list[str]
+    """Which ones cover it: `class online`, `tenant vision`."""
+    holders: list[HolderView]
+
+
+class BlockingJobView(msgspec.Struct, frozen=True, kw_only=True):
+    """A job that holds what another waits for. `name` and `user` are empty where they are not the caller's to see."""
+
+    id: str
+    name: str
+    user: str
+    tenant: str
+    gpus: int
+    """That the waiting job could use."""
+    ends_by: str
+    """By its time limit, at the latest."""
+
+
+class WhyView(msgspec.Struct, frozen=True, kw_only=True):
+    """The reason that keeps a job from running, or ended it. `code` is null and the facts are few while it runs."""
+
+    id: str
+    state: JobState
+    code: ReasonCode | None
+    message: str
+    hint: str
+    facts: dict[str, FactValue]
+    position: int | None
+    """Its place in the queue, as in QueuePlace; null when it isn't in it."""
+    waiting: int | None
+    similar_ahead: int | None
+    lent: LentView | None = None
+    """Who holds the GPUs of a guarantee that covers it, while it waits for GPUs; null where that isn't so."""
+    blocked_by: list[BlockingJobView] = []
+    """Jobs that hold what it waits for; of many those that end first."""
+    blocking_jobs: int = 0
+    """How many hold it in all."""
+    fits_by: str | None = None
+    """When enough of them have ended by their limits so that it fits, if nothing else starts meanwhile. A bound, no
+    reservation; null = there is none."""
+
+
+class WaitDetails(NamedTuple):
+    """Facts that `why` says beside the reason: place in the queue, borrowers, and holders of what it waits for."""
+
+    place: QueuePlace | None = None
+    lent: LentView | None = None
+    blocked_by: Sequence[BlockingJobView] = ()
+    blocking_jobs: int = 0
+    fits_by: Instant | None = None
+
+
+def why_view(shown: JobDetails, waits: WaitDetails) -> WhyView:
+    place = waits.place
+    label = shown.job.label
+    reason = reason_view(shown.reason, label, forgotten=shown.forgotten) if shown.reason else None
+    return WhyView(
+        id=label,
+        state=shown.state,
+        code=reason.code if reason else None,
+        message=reason.message if reason else JOB_STATES[shown.state].meaning,
+        hint=reason.hint if reason else f"`stoker status {label}` shows its attempts",
+        facts=reason.facts if reason else {},
+        position=place.position if place else None,
+        waiting=place.waiting if place else None,
+        similar_ahead=place.similar_ahead if place else None,
+        lent=waits.lent,
+        blocked_by=list(waits.blocked_by),
+        blocking_jobs=waits.blocking_jobs,
+        fits_by=None if waits.fits_by is None else iso(waits.fits_by),
+    )

@@ -1,0 +1,84 @@
+"""Rules B1 to B3 of `state/blocking_jobs.py`: who holds what a job waits for, and until when at the latest."""
+
+import pytest
+
+from stoker.brain.domain.ids import JobId, NodeName
+from stoker.brain.domain.reason import Reason, ReasonCode
+from stoker.brain.domain.units import HOUR_MS, MINUTE_MS, SECOND_MS, Instant
+from stoker.brain.state.blocking_jobs import Blocking, blocking_jobs
+from stoker.brain.state.commands import DrainNode
+from tests.brain.state.story import ANNA, Story, spec
+
+GRACE_MS = 10 * SECOND_MS
+
+
+def waits(story: Story, job: JobId, code: ReasonCode = ReasonCode.INSUFFICIENT_GPUS, **facts: int | str) -> Blocking:
+    found = blocking_jobs(story.state, story.state.jobs[job], Reason(code, dict(facts)), story.now)
+    assert found is not None
+    return found
+
+
+def running(story: Story, node: str, gpus: list[int], *, limit_ms: int = HOUR_MS) -> JobId:
+    job = story.submit(spec(gpus=len(gpus), time_limit_ms=limit_ms))
+    story.place(job, (node, gpus[0]))
+    story.started(job)
+    return job
+
+
+def test_those_that_hold_gpus_on_its_nodes_are_named_with_the_latest_end_of_each() -> None:
+    story = Story()
+    story.node("n1", gpus=4)
+    long = running(story, "n1", [0, 1, 2], limit_ms=2 * HOUR_MS)
+    short = running(story, "n1", [3], limit_ms=HOUR_MS)
+    found = waits(story, story.submit(spec(gpus=2)))
+    assert [(each.job.id, each.gpus) for each in found.jobs] == [(short, 1), (long, 3)]
+    assert found.total == 2
+    assert found.jobs[0].ends_by == pytest.approx(story.now + HOUR_MS + GRACE_MS, abs=MINUTE_MS)
+
+
+def test_the_bound_is_when_enough_of_them_have_ended_and_not_all() -> None:
+    story = Story()
+    story.node("n1", gpus=4)
+    running(story, "n1", [0], limit_ms=HOUR_MS)
+    running(story, "n1", [1], limit_ms=2 * HOUR_MS)
+    running(story, "n1", [2, 3], limit_ms=9 * HOUR_MS)
+    found = waits(story, story.submit(spec(gpus=2)))
+    assert found.fits_by == found.jobs[1].ends_by
+
+
+def test_gpus_of_two_nodes_do_not_add_up_for_one_task_and_do_for_a_gang() -> None:
+    story = Story()
+    for name in ("n1", "n2"):
+        story.node(name, gpus=2)
+        running(story, name, [0, 1])
+    both = waits(story, story.submit(spec(gpus=1, tasks=3)))
+    assert both.fits_by == both.jobs[1].ends_by
+    assert waits(story, story.submit(spec(gpus=2))).fits_by == both.jobs[0].ends_by
+
+
+def test_a_node_that_is_drained_frees_nothing_for_it_so_there_is_no_bound() -> None:
+    story = Story()
+    story.node("n1", gpus=2)
+    running(story, "n1", [0, 1])
+    waiting = story.submit(spec(gpus=2))
+    story.do(DrainNode(by=ANNA, node=NodeName("n1"), reason="fan"))
+    assert waits(story, waiting).fits_by is None
+
+
+def test_a_limit_of_a_tenant_is_held_by_jobs_of_that_tenant_until_enough_have_ended() -> None:
+    story = Story()
+    story.node("n1", gpus=8)
+    one, two = running(story, "n1", [0, 1]), running(story, "n1", [2], limit_ms=3 * HOUR_MS)
+    facts = {"tenant": "default", "what": "GPUs", "limit": 3, "used": 3, "asked": 3}
+    found = waits(story, story.submit(spec(gpus=3)), ReasonCode.TENANT_LIMIT, **facts)
+    assert [each.job.id for each in found.jobs] == [one, two]
+    assert found.fits_by == found.jobs[1].ends_by
+
+
+@pytest.mark.parametrize("code", [ReasonCode.HELD, ReasonCode.BEGIN_TIME, ReasonCode.NO_NODES])
+def test_a_job_that_waits_for_no_end_of_another_is_told_of_none(code: ReasonCode) -> None:
+    story = Story()
+    story.node("n1", gpus=1)
+    running(story, "n1", [0])
+    waiting = story.state.jobs[story.submit(spec(gpus=1))]
+    assert blocking_jobs(story.state, waiting, Reason(code), Instant(story.now)) is None
