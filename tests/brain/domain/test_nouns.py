@@ -23,6 +23,7 @@ from stoker.brain.domain.lifecycle import (
     check_move,
     states_named,
 )
+from stoker.brain.domain.node import Free
 from stoker.brain.domain.reason import Reason, ReasonCode, describe, hint_for
 from stoker.brain.domain.units import Instant, human_duration
 
@@ -223,3 +224,9 @@ def test_ranks_know_their_place_in_the_gang() -> None:
         ("2", "3", "0", "1", "1", "2"),
     ]
     assert {(env["MASTER_ADDR"], env["MASTER_PORT"]) for env in envs} == {("10.0.0.1", "20123")}
+
+
+def test_what_a_placement_takes_is_free_no_more_and_the_rest_is() -> None:
+    gpus = tuple(Gpu(uuid=GpuUuid(f"G{n}"), index=n, model="H100", memory_mb=81_920) for n in range(2))
+    placement = TaskPlacement(rank=0, node=NodeName("n"), gpus=(gpus[0].uuid,), cpus=3, memory_mb=10)
+    assert Free(gpus, 8, 100).take(placement) == Free(gpus[1:], 5, 90)
