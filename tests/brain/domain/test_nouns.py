@@ -23,6 +23,7 @@ from stoker.brain.domain.lifecycle import (
     check_move,
     states_named,
 )
+from stoker.brain.domain.node import Free
 from stoker.brain.domain.reason import Reason, ReasonCode, describe, hint_for
 from stoker.brain.domain.units import Instant, human_duration
 
@@ -251,3 +252,9 @@ def test_tasks_without_gpus_are_one_slot_each_of_a_host_file() -> None:
     _, attempt = _attempt(("n1", ()), ("n1", ()), ("n2", ()))
     addresses = {NodeName("n1"): "10.0.0.1", NodeName("n2"): "10.0.0.2"}
     assert host_file(attempt, addresses) == "10.0.0.1 slots=2\n10.0.0.2 slots=1\n"
+
+
+def test_what_a_placement_takes_is_free_no_more_and_the_rest_is() -> None:
+    gpus = tuple(Gpu(uuid=GpuUuid(f"G{n}"), index=n, model="H100", memory_mb=81_920) for n in range(2))
+    placement = TaskPlacement(rank=0, node=NodeName("n"), gpus=(gpus[0].uuid,), cpus=3, memory_mb=10)
+    assert Free(gpus, 8, 100).take(placement) == Free(gpus[1:], 5, 90)
