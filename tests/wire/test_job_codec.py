@@ -104,6 +104,7 @@ VIEW = JobView(
     lost_after_ms=11,
     encoding=TextEncoding.LATIN_1,
     secrets={"HF_TOKEN": "TEAM_TOKEN"},
+    labels={"team": "nlp"},
 )
 
 
@@ -222,7 +223,9 @@ def test_a_job_arrives_with_every_field_as_rest_shows_it() -> None:
         if field.name in ("reason", "attempts", "members", "shell", "argv", "job_class"):
             continue
         value = getattr(job, field.name)
-        plain = dict(value) if field.name in ("env", "secrets") else list(value) if field.is_repeated else value
+        plain = (
+            dict(value) if field.name in ("env", "secrets", "labels") else list(value) if field.is_repeated else value
+        )
         assert plain == shown[field.name], field.name
     assert job.job_class == "online"
     assert list(job.argv) == ["a", "b"]

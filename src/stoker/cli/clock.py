@@ -34,6 +34,14 @@ def mono_s() -> float:
     return time.monotonic()
 
 
+def local_text(text: str | None) -> str | None:
+    """Return an instant, as the server writes it, in the time zone of this machine, with the name of the zone."""
+    if not text:
+        return text
+    local = time.localtime(datetime.fromisoformat(text).timestamp())
+    return time.strftime("%Y-%m-%d %H:%M:%S %Z", local)
+
+
 class LocalZone(tzinfo):
     """Time zone of this machine."""
 

@@ -106,6 +106,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     encoding: TextEncoding = TextEncoding.UTF_8
     secrets: dict[str, SecretName] = msgspec.field(default_factory=dict)
     """By variable: the secret whose value it gets when the job starts."""
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
+    """For people and programs to find it by; they change nothing of where or when it runs."""
 
     @property
     def shape(self) -> Shape:
@@ -120,6 +122,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         """
         texts = [self.name, self.workdir, self.image, self.comment, self.output, self.error, *self.env]
         texts += self.env.values()
+        if self.labels:
+            texts += (*self.labels, *self.labels.values())
         texts += (self.command,) if isinstance(self.command, str) else self.command
         letters = sum(map(len, texts))
         if not all(map(str.isascii, texts)):  # of those that aren't, a letter takes up to four bytes

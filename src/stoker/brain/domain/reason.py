@@ -223,6 +223,25 @@ _SENTENCES: Final[dict[ReasonCode, tuple[str, str]]] = {
 }
 
 
+_OF_GANG: Final[dict[ReasonCode, tuple[str, str]]] = {
+    ReasonCode.EXITED: (
+        "rank {rank} on {node} exited with code {exit_code} first, of {tasks} ranks",
+        "`stoker logs ID.{rank}` shows its last lines",
+    ),
+    ReasonCode.KILLED_BY_SIGNAL: (
+        "rank {rank} on {node} was killed first, of {tasks} ranks, by signal {signal}, which Stoker did not send",
+        "`stoker logs ID.{rank}` shows its last lines; the kernel log of {node} may say more",
+    ),
+    ReasonCode.START_FAILED: (
+        "rank {rank} of {tasks} could not start on {node}: {error}",
+        "mend the command, folder or node and submit again",
+    ),
+    ReasonCode.OUT_OF_MEMORY: (
+        "rank {rank} on {node} used up its memory limit of {limit_mb} MiB first, of {tasks} ranks (peak {peak_mb} MiB)",
+        "submit with more `--memory`",
+    ),
+}
+"""Sentence and hint where a gang ended by one of its tasks: which one it was, and where."""
 _MEMBERS_ENDED_OLD: Final = "its members have ended: {succeeded} succeeded, {others} otherwise"
 """Of arrays that ended before their failed and cancelled members were told apart."""
 _NOT_RESUMED: Final = (
@@ -248,7 +267,12 @@ def describe(reason: Reason) -> str:
     """Return the sentence for people."""
     if reason.code is ReasonCode.MEMBERS_ENDED and reason.facts.keys() == {"succeeded", "others"}:
         return _MEMBERS_ENDED_OLD.format_map(_FactsOrMark(reason.facts))
-    return _SENTENCES[reason.code][0].format_map(_FactsOrMark(reason.facts))
+    return _words(reason)[0].format_map(_FactsOrMark(reason.facts))
+
+
+def _words(reason: Reason) -> tuple[str, str]:
+    of_gang = _OF_GANG.get(reason.code) if "tasks" in reason.facts and "rank" in reason.facts else None
+    return of_gang or _SENTENCES[reason.code]
 
 
 def hint_for(reason: Reason, *, forgotten: bool = False) -> str:
@@ -259,7 +283,8 @@ def hint_for(reason: Reason, *, forgotten: bool = False) -> str:
         return _MEMBERS_ENDED_NONE_AGAIN
     if reason.code is ReasonCode.TENANT_LIMIT and _alone_too_much(reason):
         return _NEVER_WITHIN.format_map(_FactsOrMark(reason.facts))
-    return _SENTENCES[reason.code][1]
+    sentence, hint = _words(reason)
+    return hint if (sentence, hint) == _SENTENCES[reason.code] else hint.format_map(_FactsOrMark(reason.facts))
 
 
 def _none_to_resume(reason: Reason) -> bool:

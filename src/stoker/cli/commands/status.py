@@ -7,20 +7,21 @@ import click
 
 from stoker.cli.completion import ANY_JOB
 from stoker.cli.display.job_details import job_pairs
-from stoker.cli.display.output import Form, show_pairs
+from stoker.cli.display.output import Form, show_each, show_pairs
 from stoker.cli.job_end import EXIT_OF_STATE
 from stoker.cli.options import OnceCommand
 from stoker.cli.server import answer_options, connect
 
 if TYPE_CHECKING:
     from stoker.wire.rest.cluster import ClusterView
+    from stoker.wire.rest.job import JobView
 
 
 @click.command(cls=OnceCommand)
-@click.argument("job_id", metavar="[ID]", required=False, type=ANY_JOB)
+@click.argument("job_ids", metavar="[ID...]", nargs=-1, type=ANY_JOB)
 @answer_options
-def status(job_id: str | None, form: str) -> None:
-    """Show one job with its attempts, or without an ID the cluster.
+def status(job_ids: tuple[str, ...], form: str) -> None:
+    """Show jobs with their attempts, or without an ID the cluster.
 
     With -o wide a job's story is whole: environment, times and use of every rank.
 
@@ -28,16 +29,19 @@ def status(job_id: str | None, form: str) -> None:
     Examples:
       stoker status
       stoker status 7
+      stoker status 7 8 9_3
       stoker status 7 -o yaml
     """
-    from stoker.cli.clock import now_ms
-
-    if job_id is None:
+    if not job_ids:
         cluster = connect().status()
         show_pairs(form, cluster_pairs(cluster), cluster)
-    else:
-        job = connect().job(job_id)
+        return
+    from stoker.cli.clock import now_ms
+
+    def show(job: "JobView") -> None:
         show_pairs(form, job_pairs(job, now_ms(), whole=form == Form.WIDE), job)
+
+    show_each(form, job_ids, connect().job, show)
 
 
 def cluster_pairs(cluster: "ClusterView") -> "Iterator[tuple[str, object]]":
