@@ -119,6 +119,7 @@ VIEW = JobView(
     notify=["end"],
     notify_to=["mail:ada@example.org"],
     notices=[NOTICE],
+    labels={"team": "nlp"},
 )
 
 
@@ -243,7 +244,9 @@ def test_a_job_arrives_with_every_field_as_rest_shows_it() -> None:
         if field.name in ("reason", "attempts", "members", "notices", "shell", "argv", "job_class"):
             continue
         value = getattr(job, field.name)
-        plain = dict(value) if field.name in ("env", "secrets") else list(value) if field.is_repeated else value
+        plain = (
+            dict(value) if field.name in ("env", "secrets", "labels") else list(value) if field.is_repeated else value
+        )
         assert plain == shown[field.name], field.name
     assert job.job_class == "online"
     assert list(job.argv) == ["a", "b"]

@@ -118,7 +118,7 @@ def routes(control: ControlPlane) -> Routes:
 
     @router.serve(endpoints.JOBS, *LIST)
     async def list_jobs(request: Request) -> Response:
-        """List jobs, newest first."""
+        """List jobs, newest first unless `sort` says otherwise."""
         caller, query = caller_of(request), query_of(request, JobListQuery)
         return ListResponse(control, caller, lambda: _page(control, rows, caller, query))
 
@@ -193,13 +193,13 @@ async def _many(control: ControlPlane, caller: Caller, answer: Submitted) -> Res
 
 async def _page(control: ControlPlane, rows: "RowCache", caller: Caller, query: JobListQuery) -> ListParts:
     sees = Sights(control.committer.state, caller)
-    wanted = filter_of(query, control.committer.now(), sees)
-    page = await page_of(control, query.limit, query.offset, query.after)
+    wanted = filter_of(query, control.committer.now(), caller, sees)
+    page = await page_of(control, query, sees)
     found = await select(control, wanted, page)
     jobs = listed_jobs(control, found.jobs)
     made = await (drawn(control, jobs, sees, full=True) if query.full else rows.of(jobs, sees))
     last = found.jobs[len(made) - 1].id if len(made) < len(found.jobs) else found.last
-    following = b"null" if last is None else b'"%d"' % last
+    following = b"null" if last is None else b'"%b"' % found.cursor(last).encode()
     return ListParts(b'{"jobs":[', made, b'],"total":%d,"limit":%d,"next":%b}' % (found.total, page.limit, following))
 
 

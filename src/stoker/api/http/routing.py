@@ -42,7 +42,10 @@ JOB: Final = (
 LOOKUP: Final = (*JOB, "history_unavailable")
 """What a route refuses with that shows jobs which the state may have forgotten."""
 LISTED: Final = ("unknown_state", "history_unavailable")
-LIST: Final = (*LISTED, "unknown_tenant", "bad_job_id", "bad_array", "bad_moment", "job_unknown")
+LIST: Final = (
+    *(*LISTED, "unknown_tenant", "bad_job_id", "bad_array", "bad_moment", "job_unknown", "bad_selector"),
+    *("several_jobs", "not_an_array", "member_unknown", "job_forgotten"),
+)
 """What any route may refuse with that takes a job's id."""
 NODE: Final = ("node_unknown",)
 PARTITION: Final = ("partition_unknown",)

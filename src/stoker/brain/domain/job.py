@@ -112,6 +112,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     the command is one of the node's."""
     notify: Notify | None = None
     """Who is told of which of its events. None = nobody has said: that of its tenant holds."""
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
+    """For people and programs to find it by; they change nothing of where or when it runs."""
 
     @property
     def shape(self) -> Shape:
@@ -127,6 +129,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         texts = [self.name, self.workdir, self.image, self.comment, self.output, self.error, self.script]
         texts += self.env
         texts += self.env.values()
+        if self.labels:
+            texts += (*self.labels, *self.labels.values())
         texts += (self.command,) if isinstance(self.command, str) else self.command
         if self.notify is not None:  # each event is noted for each target
             texts += self.notify.to * (1 + len(self.notify.on))

@@ -1,4 +1,4 @@
-"""Labels and taints of nodes: their grammar, and those that a node has.
+"""Labels of nodes and jobs and taints of nodes: their grammar, and those that a node has.
 
 Source: labels, selectors and taints of Kubernetes.
 
@@ -20,6 +20,8 @@ import msgspec
 from stoker.brain.domain.errors import StokerError, refusal_error
 from stoker.brain.domain.node import Node
 
+JOB_LABELS_MAX: Final = 32
+"""Labels of one job: every list that selects by them looks at them all."""
 NAME_MAX: Final = 63
 PREFIX_MAX: Final = 253
 OWN_PREFIX: Final = "stoker.io/"
@@ -42,6 +44,8 @@ _NOT_IN_NAME: Final = re.compile(r"[^A-Za-z0-9._-]")
 _SUBDOMAIN: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)*")
 _NOT_IN_SUBDOMAIN: Final = re.compile(r"[^a-z0-9.-]|[.-](?=[.])|[.](?=[.-])|^[.-]|[.-]$")
 _SHOWN_MAX: Final = 80
+
+_JOB_HINT: Final = "write `KEY=VALUE`, such as `team=nlp`, once for each label"
 
 Source = Literal["agent", "people", "stoker"]
 """What put a label or taint on a node."""
@@ -133,6 +137,39 @@ def check_label_key(key: str) -> None:
 def _bad_label(text: str, fault: Fault) -> StokerError:
     hint = "write `KEY=VALUE`, such as `zone=a` or `example.com/rack=r12`; `KEY-` takes one off"
     return syntax_error("bad_label", "{} is not a label,", text, fault, hint)
+
+
+def check_job_labels(labels: Mapping[str, str]) -> None:
+    """Check that a job may have these labels (B1, B2, B3).
+
+    Raises: StokerError `bad_label`.
+    """
+    if len(labels) > JOB_LABELS_MAX:
+        message = f"the job has {len(labels)} labels; at most {JOB_LABELS_MAX} are taken"
+        raise refusal_error("bad_label", message, "leave some out; `comment` takes longer texts", labels=len(labels))
+    for key, value in labels.items():
+        fault = pair_fault(key, value)
+        if fault:
+            raise syntax_error("bad_label", "{} is not a label,", f"{key}={value}", fault, _JOB_HINT)
+        check_label_key(key)
+
+
+def parse_job_labels(words: Iterable[str]) -> dict[str, str]:
+    """Read labels of a job such as `team=nlp`, one a word.
+
+    Raises: StokerError `bad_label`.
+    """
+    labels: dict[str, str] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals:
+            fault = len(word), "`=` and a value are missing"
+            raise syntax_error("bad_label", "{} is not a label,", word, fault, _JOB_HINT)
+        if labels.setdefault(key, value) != value:
+            message = f"{key!r} would get two values, {labels[key]!r} and {value!r}"
+            raise refusal_error("bad_label", message, "a job has one label of a key", key=key)
+    check_job_labels(labels)
+    return labels
 
 
 def parse_label_changes(words: Iterable[str]) -> tuple[dict[str, str], tuple[str, ...]]:

@@ -200,6 +200,8 @@ def _reason(job: Job, attempt: Attempt, outcome: Outcome, task: Task, policy: Po
     end, node = task.end, task.placement.node
     assert end is not None, "an attempt is settled when all its tasks have ended"
     where: Facts = {"rank": task.placement.rank, "node": node}
+    if len(attempt.tasks) > 1:
+        where["tasks"] = len(attempt.tasks)
     match outcome:
         case Outcome.SUCCEEDED:
             return Reason(ReasonCode.EXITED, {"exit_code": 0})

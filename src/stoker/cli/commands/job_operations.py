@@ -2,7 +2,8 @@
 
 Rules: J1  every id is tried, whatever became of the ids before it; the exit status is that of the first refusal
        J2  an id may name a job, a member of an array, or some of them: `7`, `7_3`, `7_[0-4,9]`
-       J3  what an update doesn't say stays as it is; an empty text takes back what was said: `--after ''`
+       J3  instead of ids there may be filters, by the rules of `job_selection`
+       J4  what an update doesn't say stays as it is; an empty text takes back what was said: `--after ''`
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,11 +16,12 @@ from stoker.cli.display.formatting import members_text
 from stoker.cli.display.messages import refused, show_problem
 from stoker.cli.display.output import for_people, show_value
 from stoker.cli.display.safe_text import visible
+from stoker.cli.job_selection import MOVED_ON, Selection, check_chosen, select_jobs, selection_options
 from stoker.cli.options import Command, OnceCommand, adding, with_options
 from stoker.cli.server import answer_options, connect
 
 if TYPE_CHECKING:
-    from stoker.wire.client import JobPatch
+    from stoker.wire.client import Client, JobPatch
     from stoker.wire.rest.job import JobsToldView, JobView
 
 _update_options: Final = with_options(
@@ -51,18 +53,40 @@ _update_options: Final = with_options(
 
 
 SendOperation = Callable[[str], "JobsToldView"]
+_SELECTIONS: Final = {
+    "cancel": Selection("cancelled", "pending,held,starting,running", lambda job: True),
+    "hold": Selection(
+        "held",
+        "pending,starting,running",
+        lambda job: job.members.pending > 0 if job.members else job.state == "pending",
+    ),
+    "release": Selection(
+        "released",
+        "held,pending,starting,running",
+        lambda job: job.members.held > 0 if job.members else job.state == "held",
+    ),
+    "requeue": Selection(
+        "run once more",
+        "pending,running,failed,timeout,out_of_memory,node_failed",
+        lambda job: job.members.failed > 0 if job.members else job.state not in ("pending", "running"),
+    ),
+    "signal": Selection("signalled", "running", lambda job: True),
+}
+"""Jobs that an operation selects by filters without a state: those to which it can do something."""
 LINES_MAX: Final = 20
 """Beyond that the members of one answer are counted, not listed."""
 
 
 def _operation(ids: click.ParamType[str]) -> Callable[[Command], Command]:
-    """Return a decorator that makes a command of a function, with ids of jobs, the forms of the answer and a server."""
-    argument = click.argument("job_ids", metavar="ID...", nargs=-1, required=True, type=ids)
-    return with_options(click.command(cls=OnceCommand), argument, answer_options)
+    """Return a decorator that makes a command of a function, with jobs by id or filter, the form of the answer and a
+    server.
+    """
+    argument = click.argument("job_ids", metavar="[ID...]", nargs=-1, type=ids)
+    return with_options(click.command(cls=OnceCommand), argument, selection_options, answer_options)
 
 
 @_operation(OPEN_JOB)
-def cancel(job_ids: tuple[str, ...], form: str) -> None:
+def cancel(job_ids: tuple[str, ...], form: str, **given: Any) -> None:  # noqa: ANN401  # each filter has its type
     """Cancel jobs: terminate, wait a grace time, kill.
 
     A job is `cancelled` once its processes are gone; until then it is `stopping`. An ID may name members of an array:
@@ -72,12 +96,15 @@ def cancel(job_ids: tuple[str, ...], form: str) -> None:
     Examples:
       stoker cancel 7
       stoker cancel 7 8 '9_[0-499]'
+      stoker cancel --mine --name 'train-*'
+      stoker cancel --array 9 --state pending --yes
     """
-    give(form, job_ids, connect().cancel)
+    client = connect()
+    give(form, _chosen(client, "cancel", job_ids, given), client.cancel, selected=not job_ids)
 
 
 @_operation(OPEN_JOB)
-def hold(job_ids: tuple[str, ...], form: str) -> None:
+def hold(job_ids: tuple[str, ...], form: str, **given: Any) -> None:  # noqa: ANN401  # each filter has its type
     """Keep waiting jobs from starting, until they are released.
 
     What runs isn't touched: a running job is refused, and of an array those members are held that have not started.
@@ -87,23 +114,25 @@ def hold(job_ids: tuple[str, ...], form: str) -> None:
       stoker hold 7
       stoker hold '9_[100-199]'
     """
-    give(form, job_ids, connect().hold)
+    client = connect()
+    give(form, _chosen(client, "hold", job_ids, given), client.hold, selected=not job_ids)
 
 
 @_operation(OPEN_JOB)
-def release(job_ids: tuple[str, ...], form: str) -> None:
+def release(job_ids: tuple[str, ...], form: str, **given: Any) -> None:  # noqa: ANN401  # each filter has its type
     """Let held jobs start.
 
     \b
     Examples:
       stoker release 7
     """
-    give(form, job_ids, connect().release)
+    client = connect()
+    give(form, _chosen(client, "release", job_ids, given), client.release, selected=not job_ids)
 
 
 @_operation(ANY_JOB)
 @click.option("--hold", is_flag=True, help="Hold them once they have stopped, until `stoker release`.")
-def requeue(job_ids: tuple[str, ...], form: str, *, hold: bool) -> None:
+def requeue(job_ids: tuple[str, ...], form: str, *, hold: bool, **given: Any) -> None:  # noqa: ANN401  # each filter has its type
     """Run jobs once more, under their own ids.
 
     What is live is stopped first, as by a cancel: a terminate signal, the grace time, a kill. What has ended waits
@@ -114,15 +143,18 @@ def requeue(job_ids: tuple[str, ...], form: str, *, hold: bool) -> None:
       stoker requeue 7
       stoker requeue 9_3
       stoker requeue --hold 7    # stop it, and let it go on when it is released
+      stoker requeue --mine --state failed
     """
     client = connect()
-    give(form, job_ids, lambda job_id: client.requeue(job_id, hold=hold))
+    chosen = _chosen(client, "requeue", job_ids, given)
+    give(form, chosen, lambda job_id: client.requeue(job_id, hold=hold), selected=not job_ids)
 
 
 @click.command(cls=OnceCommand)
-@click.argument("words", metavar="ID... SIGNAL", nargs=-1, required=True, type=JOBS_THEN_SIGNAL)
+@click.argument("words", metavar="[ID...] SIGNAL", nargs=-1, required=True, type=JOBS_THEN_SIGNAL)
+@selection_options
 @answer_options
-def signal(words: tuple[str, ...], form: str) -> None:
+def signal(words: tuple[str, ...], form: str, **given: Any) -> None:  # noqa: ANN401  # each filter has its type
     """Send a signal to the processes of running jobs.
 
     SIGNAL is a name or a number: USR1, SIGUSR1, 10. It reaches every process of every task; what ends by it is no
@@ -132,12 +164,14 @@ def signal(words: tuple[str, ...], form: str) -> None:
     Examples:
       stoker signal 7 USR1
       stoker signal 7 8 9_3 TERM
+      stoker signal --mine --label team=nlp USR1
     """
     *job_ids, name = words
-    if not job_ids:
+    if not job_ids and name[:1].isdigit() and not any(given.values()):
         raise click.UsageError("give the ids of jobs, and then a signal")
     client = connect()
-    give(form, job_ids, lambda job_id: client.signal(job_id, name.upper()))
+    chosen = _chosen(client, "signal", job_ids, given)
+    give(form, chosen, lambda job_id: client.signal(job_id, name.upper()), selected=not job_ids)
 
 
 @click.command(cls=OnceCommand)
@@ -163,7 +197,7 @@ def update(job_ids: tuple[str, ...], form: str, **given: Any) -> None:  # noqa: 
 
 
 def patch_of(given: Mapping[str, Any]) -> "JobPatch":
-    """Return the request that a command line means (J3)."""
+    """Return the request that a command line means (J4)."""
     from stoker.wire.client import JobPatch
     from stoker.wire.text import begin_text, parse_memory_mb
 
@@ -185,14 +219,27 @@ def patch_of(given: Mapping[str, Any]) -> "JobPatch":
     return JobPatch(**body)
 
 
-def give(form: str, job_ids: Sequence[str], send: SendOperation) -> None:
-    """Change each job by `send`, print its state after it, and end with the first refusal's exit status (J1)."""
+def _chosen(client: "Client", operation: str, job_ids: Sequence[str], given: "dict[str, Any]") -> Sequence[str]:
+    """Return the ids that were given, or those that filters select (J3)."""
+    if not check_chosen(job_ids, given):
+        return job_ids
+    return select_jobs(client, _SELECTIONS[operation], given, yes=given["yes"])
+
+
+def give(form: str, job_ids: Sequence[str], send: SendOperation, *, selected: bool = False) -> None:
+    """Change each job by `send`, print its state after it, and end with the first refusal's exit status (J1).
+
+    `selected`: by a filter, so that a job which has moved on since is no fault.
+    """
     done: list[JobView] = []
     worst = 0
     for job_id in job_ids:
         try:
             answered = send(job_id)
         except refused() as fault:
+            if selected and fault.refusal.code in MOVED_ON:
+                click.echo(f"not touched: {visible(fault.refusal.message)}", err=True)
+                continue
             status = show_problem(fault)
             worst = worst or status
             continue

@@ -22,7 +22,7 @@ import click
 from stoker.cli.completion import tenants
 from stoker.cli.display.output import for_people, show_value
 from stoker.cli.display.safe_text import visible
-from stoker.cli.job_end import exit_of, goes_on, perhaps_submitted, wait_for
+from stoker.cli.job_end import exit_of, goes_on, perhaps_submitted, tell_end, wait_for
 from stoker.cli.options import OnceCommand, adding, with_options
 from stoker.cli.server import FOLLOW_PATIENCE_S, answer_options, connect
 
@@ -63,6 +63,13 @@ _options: Final = with_options(
     click.option("--time", "time_limit", metavar="T", help="Longest run: 30 (minutes), 2h, 1-12:00:00, 90s."),
     click.option("--retries", type=click.IntRange(0), metavar="N", help="Tries after a non-zero exit. [default: 0]"),
     click.option("--comment", metavar="C", help="For people."),
+    click.option(
+        "--label",
+        "label_words",
+        metavar="KEY=VALUE",
+        multiple=True,
+        help="To find it by, as in `list --label`; may be repeated.",
+    ),
     click.option("--no-requeue", is_flag=True, help="Don't start it again when its node is lost."),
     click.option(
         "--lost-after",
@@ -209,6 +216,7 @@ def submit(
         with goes_on(job.id):
             LogReader(connect(FOLLOW_PATIENCE_S), job.id, rank=0).follow(attempt=None, tail=None)
     job = wait_for(job.id)
+    tell_end(job)
     if waits and not follow and not plain:
         show_value(form, job)
     ctx.exit(exit_of(job))
@@ -238,6 +246,10 @@ def job_body(
     for field, word in (("gpu_memory_mb", "gpu_memory"), ("memory_mb", "memory")):
         if given.get(word) is not None:
             body[field] = parse_memory_mb(given[word])
+    if given.get("label_words"):
+        from stoker.brain.domain.label import parse_job_labels
+
+        body["labels"] = parse_job_labels(given["label_words"])
     if given.get("no_requeue"):
         body["requeue"] = False
     if script is not None:

@@ -10,7 +10,7 @@ from stoker.cli.display.output import show_lines, show_pairs, show_rows
 from stoker.cli.display.safe_text import visible
 from stoker.cli.display.table import Column, fields
 from stoker.cli.options import AddOption, OnceGroup, with_options
-from stoker.cli.server import answer_options, connect
+from stoker.cli.server import answer_options, connect, table_answer_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -129,7 +129,7 @@ def tenant() -> None:
 
 
 @tenant.command("list")
-@answer_options
+@table_answer_options
 def list_tenants(form: str) -> None:
     """Show every tenant as a tree, with what it and those beneath it use.
 

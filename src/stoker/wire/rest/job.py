@@ -184,6 +184,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ren
     """Whom; of a URL the machine."""
     notices: list[NoticeView] = []
     """What was told of it, the newest last."""
+    labels: dict[str, str] = {}
     status: Literal["submitted"] | None = None
     message: str = ""
 
@@ -258,7 +259,7 @@ class SignalBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 class JobListQuery(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"job_class": "class"}
 ):
-    """Query of a list of jobs. Newest first; `after` is the last id of the page before."""
+    """Query of a list of jobs. Newest first unless `sort` says otherwise; `after` is the `next` of the page before."""
 
     state: str = ""
     """Words of any dialect, with commas between several."""
@@ -279,12 +280,24 @@ class JobListQuery(
     user: str = ""
     """Only jobs of this user."""
     name: str = ""
-    """Only jobs of exactly this name."""
+    """Only jobs of this name; `*` stands for any letters in it and `?` for any one, as in `train-*`."""
+    label: str = ""
+    """Only jobs whose labels meet these conditions: `team=nlp`, `team in (nlp,cv),!draft`."""
+    array: str = ""
+    """Only members of the array with this id, a row for each."""
+    mine: bool = False
+    """True: only jobs of the caller's own account."""
+    sort: str = ""
+    """Left out = newest first. `live` = what runs, then what waits, then what ended, each newest first. Else a column:
+    id, name, state, gpus, priority, tenant, class, user, partition, tasks, attempts, submitted, started, ended, waited,
+    ran, exit_code or time_limit; with `-` before it the largest first. By a column only jobs are sorted that the state
+    remembers, not those of the history."""
     limit: Limit = LIST_DEFAULT
     """At most 1000; a higher one is read as 1000."""
     offset: Count = 0
-    """Rows to leave out. Jobs that come or go meanwhile move the pages; `after` doesn't."""
+    """Rows to leave out. Jobs that come or go meanwhile move the pages; `after` doesn't. Not with `sort`."""
     after: str = ""
+    """The `next` of the page before, or in the usual order the last id on it."""
 
 
 class JobListView(msgspec.Struct, frozen=True, kw_only=True):
@@ -433,6 +446,7 @@ def _often_empty(shown: JobDetails) -> dict[str, Any]:
         "notify": events_text(spec.notify),
         "notify_to": targets_text(spec.notify),
         "notices": [notice_view(notice) for notice in job.notices],
+        "labels": spec.labels,
     }
 
 

@@ -130,6 +130,8 @@ class JobBody(
     """A named part of the cluster, with its own limits."""
     tasks_per_node: Count = 0
     """At most so many tasks on one node; 0 = no bound."""
+    labels: dict[str, str] | None = None
+    """To find it by: `{"team": "nlp"}`, in the syntax of Kubernetes' labels; at most 32."""
     encoding: TextEncoding = TextEncoding.UTF_8
     """How `command`, `script`, `env`, `workdir`, `output` and `error` become bytes on the node. With `latin-1`
     each letter up to U+00FF stands for the byte of that number, so that bytes which aren't UTF-8 can be sent."""
@@ -262,6 +264,7 @@ def spec_of(body: JobBody, now: Instant, at: str = "", home: TenantName = DEFAUL
         script=body.script or "" if isinstance(body.command, list) else "",
         secrets={variable: SecretName(name) for variable, name in (body.secrets or {}).items()},
         notify=_notify(body, at),
+        labels=body.labels or {},
     )
 
 

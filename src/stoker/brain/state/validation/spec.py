@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from stoker.brain.domain.demand import Demand
-from stoker.brain.domain.errors import Refusal, refuse
+from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.brain.domain.job import JobSpec, TextEncoding
+from stoker.brain.domain.label import check_job_labels
 from stoker.brain.domain.notify import nobody_fault
 from stoker.brain.domain.output import pattern_fault
 from stoker.brain.domain.policy import LEASE_MS_MAX, Policy
@@ -95,7 +96,20 @@ def _text_fault(spec: JobSpec, policy: Policy) -> Refusal | None:
     if spec.workdir and not spec.workdir.startswith("/"):
         hint = "begin it with a slash"
         return refuse("bad_workdir", f"workdir {spec.workdir[:80]!r} is not an absolute path", hint, field="workdir")
-    return pattern_fault("output", spec.output) or pattern_fault("error", spec.error) or _env_fault(spec, policy)
+    return (
+        pattern_fault("output", spec.output)
+        or pattern_fault("error", spec.error)
+        or _labels_fault(spec)
+        or _env_fault(spec, policy)
+    )
+
+
+def _labels_fault(spec: JobSpec) -> Refusal | None:
+    try:
+        check_job_labels(spec.labels)
+    except StokerError as fault:
+        return fault.refusal
+    return None
 
 
 def _script_fault(spec: JobSpec, policy: Policy) -> Refusal | None:
