@@ -1,7 +1,7 @@
 """Prolog and epilog of a site: what runs around each task of a node, and what follows when it fails or hangs."""
 
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
@@ -10,7 +10,10 @@ from stoker.agent.ports import SiteProgramEnded
 from stoker.agent.runner.site_program import OUTPUT_BYTES_MAX, program_fault
 from stoker.brain.domain.job import EndCause
 from tests.contracts.runner import agent_on, key
+from tests.real.agent_process import AgentProcess, submit, until, until_state
+from tests.real.control_process import ControlProcess
 from tests.real.runner_node import RealNode, is_alive, node_in, wait_until
+from tests.real.say import Say
 
 
 class Site:
@@ -206,3 +209,50 @@ def test_a_program_of_the_site_is_a_file_that_only_root_or_the_agent_may_change(
         program.chmod(0o755)
         os.chown(program, 12_345, 0)
         assert "belongs to uid 12345" in program_fault(str(program))
+
+
+@pytest.fixture
+def control(tmp_path: Path) -> Iterator[ControlProcess]:
+    with ControlProcess(tmp_path / "control") as control:
+        yield control
+
+
+def program(folder: Path, name: str, script: str) -> str:
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+def test_a_node_whose_prolog_fails_is_drained_with_its_words_until_a_person_resumes_it(
+    control: ControlProcess, tmp_path: Path
+) -> None:
+    """From the settings of the agent to what people see of the node."""
+    mended = tmp_path / "mended"
+    prolog = program(tmp_path, "prolog", f"[ -e {mended} ] || {{ echo no scratch disk >&2; exit 3; }}")
+    say = Say(control.url, control.tokens.admin)
+    agent = AgentProcess(tmp_path / "node-1", control)
+    agent.environ["STOKER__EXECUTOR__PROLOG"] = prolog
+    with agent:
+        job_id = submit(control, "true")
+        words = f"prolog of job {job_id} exited 3: no scratch disk"
+        until(lambda: words in say("node", "list").stdout.replace("\n", " "), "the node is drained")
+        assert words in say("node", "show", "node-1").stdout
+        told = say("audit", "--json").stdout
+        assert words in told
+        assert '"node:node-1"' in told
+        assert f"drained by its own program: {words}" in say("doctor").stdout.replace("\n", " ")
+        until(lambda: "prolog_failed" in agent.output(), "the agent says it too")
+        mended.touch()
+        say("node", "resume", "node-1")
+        assert until_state(control, job_id, "succeeded")["exit_code"] == 0
+
+
+def test_an_agent_whose_prolog_others_could_change_does_not_start(control: ControlProcess, tmp_path: Path) -> None:
+    prolog = program(tmp_path, "prolog", "true")
+    os.chmod(prolog, 0o777)
+    agent = AgentProcess(tmp_path / "node-1", control)
+    agent.environ["STOKER__EXECUTOR__PROLOG"] = prolog
+    agent.start()
+    assert agent.wait() == 2
+    assert f"executor.prolog: {prolog} may be changed by others (mode 777)" in agent.output()

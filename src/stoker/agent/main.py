@@ -27,13 +27,20 @@ from stoker.agent.identity import Identity, IdentityFile, root_shown, with_addre
 from stoker.agent.instructions import TaskRules
 from stoker.agent.known_gpus import KnownGpus
 from stoker.agent.link_grpc import GrpcLink, join
-from stoker.agent.machine import GpuWatch, account_variables, check_limits, describe, die_with_parent, node_name
+from stoker.agent.machine import (
+    GpuWatch,
+    account_variables,
+    check_limits,
+    check_site_programs,
+    describe,
+    die_with_parent,
+    node_name,
+)
 from stoker.agent.ports import AgentPorts, LinkDown, LinkRefused
 from stoker.agent.runner.process.kernel import give_back_memory
 from stoker.agent.runner.process.procfs import threads_of
-from stoker.agent.runner.site_program import program_fault
 from stoker.agent.runner_socket import RunnerSocket
-from stoker.agent.settings import AgentSettings, ExecutorSettings, job_limits
+from stoker.agent.settings import AgentSettings, job_limits
 from stoker.agent.token_file import read_token
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.ids import NodeName
@@ -61,7 +68,7 @@ async def run_agent(settings: AgentSettings, *, stop: asyncio.Event) -> None:
     for limits that it can't give jobs, and for too few processes, before anything is started.
     """
     check_limits(settings.executor)
-    _check_site_programs(settings.executor)
+    check_site_programs(settings.executor)
     _check_processes(resource.getrlimit(resource.RLIMIT_NPROC)[0])
     _check_files(resource.getrlimit(resource.RLIMIT_NOFILE)[1])
     if settings.executor.jobs_end_with_agent:
@@ -77,14 +84,6 @@ async def run_agent(settings: AgentSettings, *, stop: asyncio.Event) -> None:
         await _serve(settings, name, probe, identity, stop)
     finally:
         folder.release()
-
-
-def _check_site_programs(executor: ExecutorSettings) -> None:
-    """Raises: StokerError `bad_settings`."""
-    for name, path in (("prolog", executor.prolog), ("epilog", executor.epilog)):
-        if path and (fault := program_fault(path)):
-            hint = "name a program, by its absolute path, that only root or the agent's account can change (mode 755)"
-            raise StokerError(refuse("bad_settings", f"executor.{name}: {fault}", hint, path=path))
 
 
 def _check_processes(most: int) -> None:

@@ -367,7 +367,8 @@ class Supervisor:
         try:
             self._site.begin(task, EPILOG, epilog, clock.boot_s())
         except OSError as error:
-            task.node_fault = f"the epilog can't be started: {error.strerror or error}"
+            name = epilog["env"].get("STOKER_JOB_ID", task.key)
+            task.node_fault = f"epilog of job {name} can't be started: {error.strerror or error}"
             self._over(task)
 
     def end_leases(self) -> None:
