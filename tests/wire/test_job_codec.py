@@ -105,6 +105,8 @@ VIEW = JobView(
     encoding=TextEncoding.LATIN_1,
     secrets={"HF_TOKEN": "TEAM_TOKEN"},
     script_bytes=12,
+    time_limit_at="2026-01-01T02:00:00Z",
+    time_limit_near=True,
 )
 
 

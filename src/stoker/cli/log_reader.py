@@ -16,7 +16,7 @@ import click
 from stoker.cli.clock import mono_s, sleep_blocking
 from stoker.cli.display.messages import refused
 from stoker.cli.display.safe_text import visible
-from stoker.cli.job_end import EXIT_OF_STATE
+from stoker.cli.job_end import EXIT_OF_STATE, LOOK_S, LimitNotice
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -51,6 +51,8 @@ class LogReader:
         self._rank = rank
         self._out = sys.stdout.buffer
         self._said_away = False
+        self._notice = LimitNotice()
+        self._looked_s = mono_s()
 
     def copy(self, attempt: int, tail: int | None) -> None:
         """Everything there is now, or its last lines."""
@@ -109,6 +111,8 @@ class LogReader:
         part = self._patiently(lambda: self._first(attempt, tail, WAIT_S), attempt)
         was_over = False
         while not part.ended or (part.data and part.end < part.size):
+            if mono_s() - self._looked_s > LOOK_S:
+                self._job()
             if not part.data:
                 if was_over:  # all that it wrote is here, although its node never said that it ended
                     return
@@ -119,7 +123,10 @@ class LogReader:
         return all(each.outcome is not None for each in self._job().attempts if each.number == attempt)
 
     def _job(self) -> "JobView":
-        return self._patiently(lambda: self._client.job(self._job_id))
+        job = self._patiently(lambda: self._client.job(self._job_id))
+        self._looked_s = mono_s()
+        self._notice.look(job)
+        return job
 
     # --- patience -----------------------------------------------------------------------------------------------
 

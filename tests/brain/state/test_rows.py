@@ -20,10 +20,10 @@ FIELD_OF: dict[Audience, str] = {
     Audience.TENANT: "tenant",
 }
 SLEEPS = """
-    JobPlaced TaskStarted AttemptStopping JobHeld JobSignalled MemberMade MembersCancelled SubmitKeyed JobsPruned
-    StartFailed NodeDropped NodeLost LeaseBroken PartitionDeleted TenantDeleted TokenCreated TokenRevoked NodeJoined
-    NodeKeyReplaced SecretSet SecretDeleted ClusterCreated
-    EpochBegan ClusterRestored ClockMoved
+    JobPlaced TaskStarted AttemptStopping JobHeld JobSignalled TimeLimitNear MemberMade MembersCancelled
+    SubmitKeyed JobsPruned StartFailed NodeDropped NodeLost LeaseBroken PartitionDeleted TenantDeleted
+    TokenCreated TokenRevoked NodeJoined NodeKeyReplaced SecretSet SecretDeleted ClusterCreated EpochBegan
+    ClusterRestored ClockMoved
 """
 """Events that free nothing and let nothing go: a pass after them would decide as the one before. A lost node, or a
 stopped attempt, is followed by the ends of its tasks, which wake."""

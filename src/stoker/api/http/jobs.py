@@ -69,14 +69,12 @@ from stoker.wire.rest.job import (
     JobView,
     LentView,
     QueuePlace,
-    ScriptView,
     WhyView,
     as_seen,
     job_view,
-    script_view,
     why_view,
 )
-from stoker.wire.rest.submit import JobBody, JobPatch, JobsBody
+from stoker.wire.rest.submit import JobBody, JobPatch, JobsBody, ScriptView, script_view
 
 BODIES_PER_TURN: Final = 256
 """Jobs read before others get a turn: about a millisecond."""
