@@ -120,6 +120,8 @@ VIEW = JobView(
     notify_to=["mail:ada@example.org"],
     notices=[NOTICE],
     labels={"team": "nlp"},
+    time_limit_at="2026-01-01T02:00:00Z",
+    time_limit_near=True,
 )
 
 

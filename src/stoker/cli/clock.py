@@ -29,6 +29,11 @@ def clock_text() -> str:
     return time.strftime("%H:%M:%S")
 
 
+def time_of_day(text: str) -> str:
+    """Return an ISO 8601 time as the clock on the wall shows it, with the name of the zone: `14:20:05 CET`."""
+    return time.strftime("%H:%M:%S %Z", time.localtime(datetime.fromisoformat(text).timestamp()))
+
+
 def mono_s() -> float:
     """Return monotonic seconds, to bound a wait."""
     return time.monotonic()

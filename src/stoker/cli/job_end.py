@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from stoker.cli.clock import mono_s, time_of_day
+from stoker.cli.display.formatting import duration
+
 if TYPE_CHECKING:
     from stoker.wire.rest.job import JobView
 
@@ -26,6 +29,8 @@ EXIT_MEMBER_FAILED: Final = 1
 """For an array: its members have statuses of their own."""
 EXIT_STILL_GOES_ON: Final = 75
 """Of `wait --timeout`, whose time is up: EX_TEMPFAIL of sysexits.h, which says to try again later."""
+LOOK_S: Final = 20
+"""How often a wait looks whether something is to be said meanwhile."""
 _OWN: Final = frozenset({"failed", "succeeded"})
 """States that the job's own doing decides; in the others a signal was our way to end it."""
 
@@ -101,7 +106,33 @@ def wait_for(job_id: str, at_most_s: float = float("inf")) -> "JobView":
     from stoker.cli.server import FOLLOW_PATIENCE_S, connect
 
     with goes_on(job_id):
-        return connect(FOLLOW_PATIENCE_S).wait(job_id, at_most_s=at_most_s)
+        client, notice = connect(FOLLOW_PATIENCE_S), LimitNotice()
+        deadline_s = mono_s() + at_most_s
+        while True:
+            left_s = max(0.0, min(LOOK_S, deadline_s - mono_s()))
+            job = client.wait(job_id, at_most_s=left_s)
+            if job.state in EXIT_OF_STATE or left_s < LOOK_S:
+                return job
+            notice.look(job)
+
+
+class LimitNotice:
+    """Printer of the one line that says that a job is near its time limit, once for each limit that it is given."""
+
+    def __init__(self) -> None:
+        self._said = ""
+
+    def look(self, job: "JobView") -> None:
+        """Print the line to stderr if it is due."""
+        at = job.time_limit_at or ""
+        if not job.time_limit_near or at == self._said:
+            return
+        self._said = at
+        click.echo(
+            f"note: job {job.id} reaches its time limit of {duration(job.time_limit_ms)} at {time_of_day(at)}; "
+            f"`stoker update {job.id} --time ...` gives it longer",
+            err=True,
+        )
 
 
 def goes_on(job_id: str) -> AbstractContextManager[None]:

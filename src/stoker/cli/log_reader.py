@@ -22,7 +22,7 @@ import click
 from stoker.cli.clock import mono_s, sleep_blocking
 from stoker.cli.display.messages import refused
 from stoker.cli.display.safe_text import visible
-from stoker.cli.job_end import EXIT_OF_STATE
+from stoker.cli.job_end import EXIT_OF_STATE, LOOK_S, LimitNotice
 
 if TYPE_CHECKING:
     from stoker.brain.domain.errors import StokerError
@@ -75,6 +75,8 @@ class LogReader:
         self._wait_s = WAIT_S if alone else 0
         self._said_away = False
         self._wrote = False
+        self._notice = LimitNotice()
+        self._looked_s = mono_s()
 
     def copy(self, attempt: int, tail: int | None) -> None:
         """Everything there is now, or its last lines."""
@@ -153,6 +155,8 @@ class LogReader:
         delay_s = POLL_S
         while not part.ended or (part.data and part.end < part.size):
             delay_s = POLL_S if part.data else min(delay_s * 1.3, POLL_MAX_S)
+            if mono_s() - self._looked_s > LOOK_S:
+                yield from self._job()
             if not part.data:
                 if was_over:  # all that it wrote is here, although its node never said that it ended
                     return
@@ -171,7 +175,10 @@ class LogReader:
             yield from ()
             return self._client.job(self._job_id)
 
-        return (yield from self._patiently(ask))
+        job = yield from self._patiently(ask)
+        self._looked_s = mono_s()
+        self._notice.look(job)
+        return job
 
     # --- patience -----------------------------------------------------------------------------------------------
 

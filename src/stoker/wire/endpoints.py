@@ -183,7 +183,7 @@ UPDATE: Final = _job_operation(
     body=lambda: rest.submit.JobPatch,
 )
 WHY: Final = Endpoint("GET", "/api/v1/jobs/{job_id}/why", lambda: rest.why.WhyView)
-SCRIPT: Final = Endpoint("GET", "/api/v1/jobs/{job_id}/script", lambda: rest.job.ScriptView)
+SCRIPT: Final = Endpoint("GET", "/api/v1/jobs/{job_id}/script", lambda: rest.submit.ScriptView)
 JOB_EVENTS: Final = Endpoint(
     "GET",
     "/api/v1/jobs/{job_id}/events",

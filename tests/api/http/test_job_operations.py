@@ -195,3 +195,48 @@ async def test_an_answer_to_an_order_is_durable(plane: Plane) -> None:
     for order in ("hold", "release"):
         await tell(plane, order, job)
         assert plane.control.committer.durable == plane.control.committer.state.position
+
+
+async def test_a_job_is_changed_by_a_patch_that_says_only_what_is_to_change(plane: Plane) -> None:
+    await plane.join("n")
+    job = await submit(plane, hold=True, comment="old", gpu_count=1, cpus=2)
+    changes = {"time_limit": "2h", "comment": "", "priority": "high", "gpu_count": 0, "retries": 3, "requeue": False}
+    reply = await plane.ask("PATCH", f"{JOBS}/{job}", changes)
+    assert (reply.status, reply.json["time_limit_ms"], reply.json["priority"]) == (200, 7_200_000, 1000)
+    assert (reply.json["gpu_count"], reply.json["cpus"], reply.json["retries"]) == (0, 2, 3)
+    assert (reply.json["requeue"], "comment" in reply.json) == (False, False)
+    events = (await plane.get(f"{JOBS}/{job}/events")).json["events"]
+    assert "time limit 1d -> 2h" in events[-1]["details"]
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ({}, "no_changes"),
+        ({"time_limit": "soon"}, "bad_time"),
+        ({"command": "true"}, "unknown_field"),
+        ({"gpu_count": -1}, "bad_field"),
+        ({"begin": "whenever"}, "bad_begin"),
+        ({"priority": "utmost"}, "bad_priority"),
+    ],
+)
+async def test_a_patch_that_can_not_be_read_is_refused(plane: Plane, body: object, code: str) -> None:
+    job = await submit(plane, hold=True)
+    reply = await plane.ask("PATCH", f"{JOBS}/{job}", body)
+    assert (reply.status in (400, 422), reply.json["code"]) == (True, code), reply.json
+
+
+async def test_what_has_ended_is_not_changed(plane: Plane) -> None:
+    agent = await plane.join("n")
+    job = await submit(plane)
+    await agent.end(await agent.run())
+    reply = await plane.ask("PATCH", f"{JOBS}/{job}", {"time_limit": "2h"})
+    assert (reply.status, reply.json["code"]) == (409, "job_ended")
+
+
+async def test_the_script_of_a_job_is_shown_apart_from_the_job(plane: Plane) -> None:
+    job = await submit(plane, command=["train.sh", "3"], script="echo $1\n", hold=True)
+    shown = (await plane.get(f"{JOBS}/{job}")).json
+    assert (shown["command"], shown["script_bytes"], "script" in shown) == (["train.sh", "3"], 8, False)
+    script = (await plane.get(f"{JOBS}/{job}/script")).json
+    assert (script["name"], script["script"]) == ("train.sh", "echo $1\n")

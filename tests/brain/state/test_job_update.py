@@ -15,7 +15,7 @@ from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.units import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS, Instant
 from stoker.brain.domain.where import make_where
 from stoker.brain.state.commands import Hold, PutPartition, UpdateJob
-from stoker.brain.state.events.job import AttemptStopping, JobUpdated
+from stoker.brain.state.events.job import AttemptStopping, JobUpdated, TimeLimitNear
 from stoker.brain.state.events.union import Event
 from tests.brain.state.story import ANNA, Story, spec
 
@@ -82,7 +82,7 @@ def test_p1_what_runs_may_change_in_its_limit_and_in_what_counts_later() -> None
     story, job = ran(30)
     update(story, "1", time_limit_ms=2 * HOUR_MS, name="n", comment="c", priority=7, retries_max=1, requeue=False)
     story.wait(89 * MINUTE_MS)
-    assert story.deadlines() == ()
+    assert [type(event) for event in story.deadlines()] == [TimeLimitNear]
     story.wait(2 * MINUTE_MS)
     assert [type(event) for event in story.deadlines()] == [AttemptStopping]
     fault = refused(story, "1", gpu_count=2, name="x")
@@ -93,7 +93,7 @@ def test_p1_what_runs_may_change_in_its_limit_and_in_what_counts_later() -> None
 def test_p1_a_limit_that_is_lowered_holds_at_once() -> None:
     story, _ = ran(30)
     update(story, "1", time_limit_ms=31 * MINUTE_MS)
-    assert story.state.indexes.next_deadline() == story.now + MINUTE_MS
+    assert story.state.indexes.limits.head() == story.now + MINUTE_MS
 
 
 def test_p1_what_has_ended_is_changed_no_more() -> None:

@@ -67,12 +67,10 @@ from stoker.wire.rest.job import (
     JobDetails,
     JobListQuery,
     JobView,
-    ScriptView,
     as_seen,
     job_view,
-    script_view,
 )
-from stoker.wire.rest.submit import JobBody, JobPatch, JobsBody
+from stoker.wire.rest.submit import JobBody, JobPatch, JobsBody, ScriptView, script_view
 from stoker.wire.rest.view import iso
 from stoker.wire.rest.why import (
     BlockingJobView,

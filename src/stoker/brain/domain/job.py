@@ -254,6 +254,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """When the last rank had started."""
     clock_moved_ms: int = 0
     """`ClusterState.clock_moved_ms` when its first task started."""
+    warned_limit_ms: int = 0
+    """The time limit whose end was said to be near. 0 = none."""
     stop: StopRequest | None = None
     outcome: Outcome | None = None
     ended_at: Instant = NEVER

@@ -45,6 +45,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """Given to a job that names no limit: long enough for a day's run, short enough that a forgotten one ends."""
     time_limit_max_ms: Annotated[int, Range(1 * SECOND_MS, 3_650 * DAY_MS)] = 30 * DAY_MS
     """A longer wish is refused at submit: a month, since longer runs are better cut by a checkpoint."""
+    time_limit_warning_ms: Annotated[int, Range(0, 1 * DAY_MS)] = 300 * SECOND_MS
+    """So long before a running job reaches its time limit that is said, once; 0 = never. Five minutes are enough to
+    give it more. Of jobs whose whole limit is less than twice as long it isn't said."""
     priority_max: Annotated[int, Range(2_000, 1_000_000_000)] = 1_000_000
     """Priorities beyond +- this are refused: they are typing errors."""
     pending_jobs_max: Annotated[int, Range(1, 10_000_000)] = 1_000_000

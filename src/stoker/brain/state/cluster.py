@@ -75,6 +75,7 @@ class ClusterState:
     def put_policy(self, policy: Policy) -> None:
         self.policy = policy
         self.indexes.ended_max, self.indexes.ended_bytes_max = policy.ended_jobs_max, policy.ended_bytes_max
+        self.indexes.warn_before(policy.time_limit_warning_ms)
 
     def put_tenant(self, tenant: Tenant) -> None:
         self.tenants[tenant.name] = tenant
@@ -117,13 +118,15 @@ class ClusterState:
 
     def rebuilt_indexes(self) -> Indexes:
         policy = self.policy
-        return rebuild(
+        made = rebuild(
             self.jobs,
             self.nodes,
             self.tenants,
             ended_max=policy.ended_jobs_max,
             ended_bytes_max=policy.ended_bytes_max,
         )
+        made.warn_before(policy.time_limit_warning_ms)
+        return made
 
     def find(self, ref: JobRef) -> Job | None:
         """The job, or the one member, that `ref` names. Members that are no records are shown as the array has them.

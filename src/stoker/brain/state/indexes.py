@@ -112,6 +112,10 @@ class Indexes:
         self.delayed = Agenda()
         self.limits = Agenda()
         """When running jobs reach their time limit, by a clock that never moved (`ClockMoved`)."""
+        self.warnings = Agenda()
+        """When it is to be said that running jobs are near their time limit, by the same clock."""
+        self.warning_ms = 0
+        """How long before it, as the policy says. 0 = it isn't said."""
         self.ended = Agenda()
         """Final jobs by the time of their end, oldest first."""
         self.on_node: dict[NodeName, dict[JobId, None]] = {}
@@ -145,8 +149,8 @@ class Indexes:
         surplus = len(self.ended) > self.ended_max + self.ended_max // 10 or self.ended_bytes > self.ended_bytes_max
         if self.over or self.dependents.decided or surplus:
             return NEVER
-        limit = self.limits.head()
-        heads = (self.delayed.head(), limit and later(limit, clock_moved_ms), *self.paused.values())
+        limits = [later(at, clock_moved_ms) for at in (self.limits.head(), self.warnings.head()) if at is not None]
+        heads = (self.delayed.head(), *limits, *self.paused.values())
         return min((at for at in heads if at is not None), default=None)
 
     # -- jobs ----------------------------------------------------------------------------------------------------
@@ -226,13 +230,36 @@ class Indexes:
             offers.setdefault(now, Ascending()).add(job)
 
     def _follow_agendas(self, old: Job | None, new: Job | None) -> None:
-        for agenda, due in ((self.delayed, _delay), (self.limits, _limit), (self.ended, end_of)):
+        for agenda, due in (
+            (self.delayed, _delay),
+            (self.limits, _limit),
+            (self.warnings, self._warning),
+            (self.ended, end_of),
+        ):
             before, after = due(old), due(new)
             if before != after:
                 if old and before is not None:
                     agenda.remove((before, old.id))
                 if new and after is not None:
                     agenda.add((after, new.id))
+
+    def warn_before(self, warning_ms: int) -> None:
+        """Say so long before a time limit that it is near, from now on."""
+        if warning_ms == self.warning_ms:
+            return
+        self.warning_ms, self.warnings = warning_ms, Agenda()
+        for state in _LIMITED:
+            for job in self.by_state[state].entries:
+                at = self._warning(self._jobs.get(job))
+                if at is not None:
+                    self.warnings.add((at, job))
+
+    def _warning(self, job: Job | None) -> Instant | None:
+        limit = _limit(job) if self.warning_ms else None
+        if job is None or limit is None or job.spec.time_limit_ms < 2 * self.warning_ms:
+            return None
+        warned = job.attempts[-1].warned_limit_ms == job.spec.time_limit_ms
+        return None if warned else later(limit, -self.warning_ms)
 
     def _follow_attempt(self, old: Job | None, before: Attempt | None, new: Job | None, after: Attempt | None) -> None:
         touched: dict[NodeName, None] = {}

@@ -14,12 +14,14 @@ Rules: U1  stdout gets the id (or, with --json, the job) and nothing else
 """
 
 import os
+import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from stoker.cli.completion import tenants
+from stoker.cli.display.formatting import duration
 from stoker.cli.display.output import for_people, show_value
 from stoker.cli.display.safe_text import visible
 from stoker.cli.job_end import exit_of, goes_on, perhaps_submitted, tell_end, wait_for
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
     from stoker.cli.job_script import JobScript
     from stoker.wire.client import JobBody
+    from stoker.wire.rest.job import JobView
 
 LOOK: Final = "nvidia-smi"
 SCRIPT: Final = "stoker.script"
@@ -60,7 +63,12 @@ _options: Final = with_options(
     click.option(
         "--priority", metavar="P", help="A whole number, or low, normal, high, urgent. [default: the tenant's]"
     ),
-    click.option("--time", "time_limit", metavar="T", help="Longest run: 30 (minutes), 2h, 1-12:00:00, 90s."),
+    click.option(
+        "--time",
+        "time_limit",
+        metavar="T",
+        help="Longest run: 30 (minutes), 2h, 1-12:00:00, 90s. [default: the partition's, else the cluster's]",
+    ),
     click.option("--retries", type=click.IntRange(0), metavar="N", help="Tries after a non-zero exit. [default: 0]"),
     click.option("--comment", metavar="C", help="For people."),
     click.option(
@@ -206,6 +214,8 @@ def submit(
     plain = for_people(form)
     if plain:
         click.echo(job.id)
+        if body.time_limit is None and sys.stderr.isatty():
+            _note(_default_limit(job))
     elif not waits or follow:
         show_value(form, job)
     if not (waits or follow):
@@ -220,6 +230,12 @@ def submit(
     if waits and not follow and not plain:
         show_value(form, job)
     ctx.exit(exit_of(job))
+
+
+def _default_limit(job: "JobView") -> str:
+    """Say the time limit that a job was given which named none."""
+    whose = f"partition {job.partition}" if job.partition else "this cluster"
+    return f"time limit {duration(job.time_limit_ms)}, the default of {whose}; --time sets another"
 
 
 def _here() -> str:

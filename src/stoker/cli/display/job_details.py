@@ -9,8 +9,18 @@ rank. An optional text field of `JobView` has a line by itself, under its field 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
-from stoker.cli.clock import local_text
-from stoker.cli.display.formatting import duration, local_times, members_text, note_line, ran, span_ms, user_of, waited
+from stoker.cli.clock import local_text, time_of_day
+from stoker.cli.display.formatting import (
+    duration,
+    instant_ms,
+    local_times,
+    members_text,
+    note_line,
+    ran,
+    span_ms,
+    user_of,
+    waited,
+)
 from stoker.cli.display.safe_text import cut, visible
 from stoker.cli.display.table import Column, cell_text, fields
 
@@ -113,7 +123,7 @@ def job_pairs(job: "JobView", now_ms: int, *, whole: bool) -> Pairs:
         yield "reason", f"{local_times(job.reason.message)} [{job.reason.code.value}]"
         yield "hint", local_times(job.reason.hint)
     yield "exit code", job.exit_code
-    yield from _demand_pairs(job, whole=whole)
+    yield from _demand_pairs(job, now_ms, whole=whole)
     yield "submitted", local_text(job.submitted_at)
     if whole:
         yield "started", local_text(job.started_at)
@@ -176,13 +186,13 @@ def _reduced_pairs(job: "JobView", now_ms: int) -> Pairs:
     yield "hidden", f"the rest: it is for people of tenant {job.tenant}"
 
 
-def _demand_pairs(job: "JobView", *, whole: bool) -> Pairs:
+def _demand_pairs(job: "JobView", now_ms: int, *, whole: bool) -> Pairs:
     """What its owner asked for."""
     yield "command", command_text(job)
     yield "asks for", demand_text(job)
     yield "priority", job.priority
     yield "tenant", f"{job.tenant}, class {job.job_class.value}, by {user_of(job)}"
-    yield "time limit", duration(job.time_limit_ms)
+    yield "time limit", limit_text(job, now_ms)
     yield "workdir", job.workdir
     yield from _said_pairs(job)
     if whole:
@@ -219,6 +229,15 @@ def _texts_beside(job: "JobView") -> dict[str, str]:
 
     texts = ((field.name, getattr(job, field.name)) for field in structs.fields(job) if not field.required)
     return {name.replace("_", " "): text for name, text in texts if isinstance(text, str) and name not in _SHOWN}
+
+
+def limit_text(job: "JobView", now_ms: int) -> str:
+    """The time limit and, while the job runs, what is left of it: `1d, 3h left, ends 14:20:05 CET at the latest`."""
+    whole = duration(job.time_limit_ms) or "none"
+    if job.time_limit_at is None:
+        return whole
+    left_ms = max(0, instant_ms(job.time_limit_at) - now_ms)
+    return f"{whole}, {duration(left_ms)} left, ends {time_of_day(job.time_limit_at)} at the latest"
 
 
 def _silence_text(ms: int | None) -> str:

@@ -29,14 +29,13 @@ if TYPE_CHECKING:
         JobsToldView,
         JobsView,
         JobView,
-        ScriptView,
     )
     from stoker.wire.rest.log import LogQuery
     from stoker.wire.rest.node import GpuListView, NodeView
     from stoker.wire.rest.partition import NewPartitionBody, PartitionBody, PartitionView
     from stoker.wire.rest.quota import QuotaBody, QuotaView
     from stoker.wire.rest.secret import SecretBody, SecretListQuery, SecretListView, SecretQuery, SecretView
-    from stoker.wire.rest.submit import JobBody, JobPatch
+    from stoker.wire.rest.submit import JobBody, JobPatch, ScriptView
     from stoker.wire.rest.task import TaskListQuery, TaskListView, TaskView
     from stoker.wire.rest.tenant import NewTenantBody, TenantBody, TenantView
     from stoker.wire.rest.token import CallerView, NewTokenBody, NewTokenView, TokenListView, TokenView

@@ -18,6 +18,7 @@ from stoker.brain.domain.label import JOB_SCRIPTS
 from stoker.brain.domain.lifecycle import JOB_STATES, JobState, Outcome
 from stoker.brain.domain.reason import Reason, ReasonCode, describe, hint_for
 from stoker.brain.domain.sight import Sight, outlined_reason, seen_job
+from stoker.brain.domain.units import NEVER, later
 from stoker.brain.domain.where import selector_text, toleration_text
 from stoker.wire.rest.decode import Count, Limit
 from stoker.wire.rest.notify import NoticeView, events_text, notice_view, targets_text
@@ -176,6 +177,10 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ren
     encoding: TextEncoding = TextEncoding.UTF_8
     secrets: dict[str, str] = {}
     """By variable: the name of the secret whose value it gets."""
+    time_limit_at: str | None = None
+    """When it reaches its time limit, while it runs."""
+    time_limit_near: bool = False
+    """True = that is soon, as the event `time_limit_near` has said."""
     script_bytes: int = 0
     """Size of the script that was submitted with it; `GET /api/v1/jobs/{job_id}/script` shows it. 0 = it has none."""
     notify: list[str] = []
@@ -187,18 +192,6 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ren
     labels: dict[str, str] = {}
     status: Literal["submitted"] | None = None
     message: str = ""
-
-
-class ScriptView(msgspec.Struct, frozen=True, kw_only=True):
-    """The script of a job, as it was when the job was submitted."""
-
-    id: str
-    name: str
-    """Of its file."""
-    script: str
-    """Empty = the job has none."""
-    encoding: TextEncoding
-    """How it becomes bytes on the node."""
 
 
 class JobsSubmittedView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -442,6 +435,7 @@ def _often_empty(shown: JobDetails) -> dict[str, Any]:
         "lost_after_ms": spec.lost_after_ms,
         "encoding": spec.encoding,
         "secrets": spec.secrets,
+        **_limit_fields(job),
         "script_bytes": len(spec.script.encode(spec.encoding)) if spec.script else 0,
         "notify": events_text(spec.notify),
         "notify_to": targets_text(spec.notify),
@@ -450,10 +444,12 @@ def _often_empty(shown: JobDetails) -> dict[str, Any]:
     }
 
 
-def script_view(job: Job) -> ScriptView:
-    spec = job.spec
-    name = "" if isinstance(spec.command, str) or not spec.script else spec.command[0]
-    return ScriptView(id=job.label, name=name, script=spec.script, encoding=spec.encoding)
+def _limit_fields(job: Job) -> dict[str, Any]:
+    attempt = job.live_attempt
+    if attempt is None or attempt.began_at == NEVER:
+        return {}
+    near = attempt.warned_limit_ms == job.spec.time_limit_ms
+    return {"time_limit_at": iso(later(attempt.began_at, job.spec.time_limit_ms)), "time_limit_near": near}
 
 
 def as_seen(shown: JobDetails, sight: Sight) -> JobDetails:

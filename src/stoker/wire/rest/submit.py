@@ -18,7 +18,7 @@ from stoker.brain.domain.demand import Demand, JobClass
 from stoker.brain.domain.dependency import Dependency
 from stoker.brain.domain.errors import StokerError, refusal_error
 from stoker.brain.domain.ids import DEFAULT_TENANT, PartitionName, TenantName
-from stoker.brain.domain.job import CommandLine, JobSpec, TextEncoding, Visible
+from stoker.brain.domain.job import CommandLine, Job, JobSpec, TextEncoding, Visible
 from stoker.brain.domain.job_changes import JobChanges
 from stoker.brain.domain.notify import Notify
 from stoker.brain.domain.secret import SecretName
@@ -225,6 +225,25 @@ class JobsBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     jobs: list[JobBody]
     """In this order. An error names the place: `jobs[3]`."""
+
+
+class ScriptView(msgspec.Struct, frozen=True, kw_only=True):
+    """The script of a job, as it was when the job was submitted."""
+
+    id: str
+    name: str
+    """Of its file."""
+    script: str
+    """Empty = the job has none."""
+    encoding: TextEncoding
+    """How it becomes bytes on the node."""
+
+
+def script_view(job: Job) -> ScriptView:
+    """Return the script of a job; it is empty where the job has none."""
+    spec = job.spec
+    name = "" if isinstance(spec.command, str) or not spec.script else spec.command[0]
+    return ScriptView(id=job.label, name=name, script=spec.script, encoding=spec.encoding)
 
 
 def spec_of(body: JobBody, now: Instant, at: str = "", home: TenantName = DEFAULT_TENANT) -> JobSpec:

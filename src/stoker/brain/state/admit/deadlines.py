@@ -6,8 +6,10 @@ Rules: R1  an array ends when all of its members have: `succeeded` if all of the
            were, else `failed`
        R2  a job whose dependency can never be met ends at once; of an array the members that are records end first
        R3  nothing is forgotten while a decision that needs it is still due
+       R4  that a time limit is near is said once, unless the job is given another one; of what has passed it nothing is
 """
 
+from collections.abc import Iterator, Sequence, Set
 from typing import Final
 
 from stoker.brain.domain.dependency import Verdict
@@ -27,6 +29,7 @@ from stoker.brain.state.events.job import (
     JobFinished,
     JobsEligible,
     JobsPruned,
+    TimeLimitNear,
 )
 from stoker.brain.state.events.node import NodePauseOver
 from stoker.brain.state.events.union import Event
@@ -40,22 +43,33 @@ def run(state: ClusterState, now: Instant) -> tuple[Event, ...]:
     indexes = state.indexes
     paused = [node for node, until in indexes.paused.items() if until <= now]
     events: list[Event] = [NodePauseOver(node=node) for node in sorted(paused)[:DUE_MAX]]
+    unmoved = later(now, -state.clock_moved_ms)
+    over = indexes.limits.due(unmoved)
     events += [
         AttemptStopping(job=job, attempt=state.jobs[job].attempts[-1].number, cause=StopCause.TIMEOUT)
-        for job in indexes.limits.due(later(now, -state.clock_moved_ms))[:DUE_MAX]
+        for job in over[:DUE_MAX]
     ]
+    events += _near(state, indexes.warnings.due(unmoved), frozenset(over))
     eligible = indexes.delayed.due(now)[:DUE_MAX]
     if eligible:
         events.append(JobsEligible(jobs=tuple(eligible)))
     decided = _dependencies(state)
     never = {event.job for event in decided if isinstance(event, JobFinished)}  # nothing ends twice
-    over = [_array_over(state, state.jobs[array]) for array in sorted(indexes.over)[:DUE_MAX] if array not in never]
-    events.extend((*decided, *over))
-    if not decided and not over:  # R3
+    ended = [_array_over(state, state.jobs[array]) for array in sorted(indexes.over)[:DUE_MAX] if array not in never]
+    events.extend((*decided, *ended))
+    if not decided and not ended:  # R3
         pruned = _surplus(state)
         if pruned:
             events.append(JobsPruned(jobs=pruned))
     return tuple(events)
+
+
+def _near(state: ClusterState, due: Sequence[JobId], over: Set[JobId]) -> Iterator[TimeLimitNear]:
+    """Yield the warnings before a time limit that are due (R4)."""
+    for job in [state.jobs[each] for each in due if each not in over][:DUE_MAX]:
+        attempt, limit_ms = job.attempts[-1], job.spec.time_limit_ms
+        ends_at = later(attempt.began_at, limit_ms - attempt.clock_moved_ms + state.clock_moved_ms)
+        yield TimeLimitNear(job=job.id, attempt=attempt.number, limit_ms=limit_ms, ends_at=ends_at)
 
 
 def _surplus(state: ClusterState) -> tuple[JobId, ...]:

@@ -69,6 +69,10 @@ def apply_job(state: ClusterState, event: events.JobEvent, at: Instant, by: Prin
             state.put_job(_returned(state.jobs[event.job], at, by))
         case events.JobSignalled():
             pass  # history only
+        case events.TimeLimitNear():
+            job = state.jobs[event.job]
+            warned = replace(_live(job, event.attempt), warned_limit_ms=event.limit_ms)
+            state.put_job(replace(job, attempts=_with_attempt(job, warned)))
         case events.JobUpdated():
             state.put_job(_updated(state.jobs[event.job], event, at))
         case events.MemberMade() | events.MembersCancelled():

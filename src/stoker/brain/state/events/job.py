@@ -267,6 +267,21 @@ class JobSignalled(_AboutAttempt, frozen=True, kw_only=True, tag="job_signalled"
     signal: int
 
 
+class TimeLimitNear(_AboutAttempt, frozen=True, kw_only=True, tag="time_limit_near"):
+    """A running attempt reaches its time limit soon. Said once for each limit that the job is given."""
+
+    row: ClassVar["Row[TimeLimitNear]"] = Row(
+        wakes=False,
+        audience=Audience.JOB,
+        log=LogLine("time_limit_near", lambda event: {"attempt": event.attempt, "ends_at": event.ends_at}),
+        audit=None,
+    )
+
+    limit_ms: int
+    ends_at: Instant
+    """When it reaches the limit."""
+
+
 class JobUpdated(AboutJob, frozen=True, kw_only=True, tag="job_updated"):
     """A person changed a job, an array or a member: some of what was submitted is otherwise from now on."""
 
@@ -389,6 +404,7 @@ JobEvent = (
     | DependenciesMet
     | JobReturned
     | JobSignalled
+    | TimeLimitNear
     | JobUpdated
     | MemberMade
     | MembersCancelled

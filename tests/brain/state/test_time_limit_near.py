@@ -1,0 +1,55 @@
+"""When is it said that a job is near its time limit, and how often?"""
+
+from stoker.brain.domain.policy import Policy
+from stoker.brain.domain.units import HOUR_MS, MINUTE_MS, Instant
+from stoker.brain.state.events.job import AttemptStopping, TimeLimitNear
+from stoker.brain.state.events.union import Event
+from tests.brain.state.story import Story, spec
+from tests.brain.state.test_job_update import update
+
+
+def running(limit_ms: int = HOUR_MS, policy: Policy | None = None) -> Story:
+    story = Story(policy)
+    story.node("n1")
+    story.run(story.submit(spec(time_limit_ms=limit_ms)), ("n1", 0))
+    return story
+
+
+def said(story: Story) -> list[type[Event]]:
+    return [type(event) for event in story.deadlines()]
+
+
+def test_r4_it_is_said_once_before_the_limit_with_the_time_of_its_end() -> None:
+    story = running()
+    began = story.now
+    assert story.state.indexes.next_deadline() == began + 55 * MINUTE_MS
+    story.wait(55 * MINUTE_MS)
+    (event,) = story.deadlines()
+    assert isinstance(event, TimeLimitNear)
+    assert (event.limit_ms, event.ends_at) == (HOUR_MS, Instant(began + HOUR_MS))
+    assert story.state.indexes.next_deadline() == began + HOUR_MS
+    assert said(story) == []
+    story.wait(5 * MINUTE_MS)
+    assert said(story) == [AttemptStopping]
+
+
+def test_r4_another_limit_is_said_anew_when_it_is_near() -> None:
+    story = running()
+    assert said(story.wait(56 * MINUTE_MS)) == [TimeLimitNear]
+    update(story, "1", time_limit_ms=2 * HOUR_MS)
+    assert said(story) == []
+    assert said(story.wait(60 * MINUTE_MS)) == [TimeLimitNear]
+    update(story, "1", time_limit_ms=HOUR_MS + 57 * MINUTE_MS)
+    assert said(story) == [TimeLimitNear], "a limit that is lowered may be near at once"
+
+
+def test_r4_of_what_has_passed_its_limit_nothing_is_said_and_of_short_jobs_neither() -> None:
+    assert said(running().wait(2 * HOUR_MS)) == [AttemptStopping]
+    assert said(running(9 * MINUTE_MS).wait(8 * MINUTE_MS)) == []
+    assert said(running(policy=Policy(time_limit_warning_ms=0)).wait(59 * MINUTE_MS)) == []
+
+
+def test_a_policy_that_says_it_earlier_holds_for_what_runs_already() -> None:
+    story = running()
+    story.state.put_policy(Policy(time_limit_warning_ms=20 * MINUTE_MS))
+    assert said(story.wait(40 * MINUTE_MS)) == [TimeLimitNear]
