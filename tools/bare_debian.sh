@@ -17,7 +17,7 @@ clean_up() {
 trap clean_up EXIT
 
 [ -e "$root/usr/bin/make" ] || debootstrap --variant=minbase --include=make,ca-certificates bookworm "$root" >&2
-for file in /etc/resolv.conf /etc/pip.conf /etc/ssl/certs/ca-certificates.crt; do # how this machine reaches its registry
+for file in /etc/hosts /etc/resolv.conf /etc/pip.conf /etc/ssl/certs/ca-certificates.crt; do # how this machine finds itself and its registry
     [ ! -e "$file" ] || cp -L "$file" "$root$file"
 done
 rm -rf "$root/stoker"

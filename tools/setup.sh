@@ -28,9 +28,10 @@ say() { echo "setup: $*" >&2; }
 
 # PROGRAM:PACKAGE of Debian. The pages are full of curl, and what is checked is what git knows.
 few="curl:curl git:git pgrep:procps"
-# A real browser tries what pages of other origins may do, a real PostgreSQL keeps the log, real networks are cut, and
-# Prometheus reads what it is given.
-many="$few chromium:chromium ip:iproute2 iptables:iptables pg_ctlcluster:postgresql promtool:prometheus"
+# A real browser tries what pages of other origins may do, a real PostgreSQL keeps the log, real networks are cut, real
+# programs train on several machines, and Prometheus reads what it is given.
+many="$few chromium:chromium ip:iproute2 iptables:iptables pg_ctlcluster:postgresql torchrun:python3-torch mpirun:openmpi-bin"
+many="$many promtool:prometheus"
 # Whole machines lose their power where that is asked for (see tests/real/test_machines.py).
 [ -z "${STOKER_POWER_CUTS:-}" ] ||
     many="$many qemu-system-x86_64:qemu-system-x86 mmdebstrap:mmdebstrap mke2fs:e2fsprogs"

@@ -234,6 +234,11 @@ def test_hundreds_of_faults_are_bounded(file: Path) -> None:
     assert "and 250 more" in refusal.message
 
 
+def test_a_variable_that_holds_a_list_as_yaml_has_it_is_refused_with_its_form_here(file: Path) -> None:
+    refusal = refused(file, "data_dir: /x\n", {"STOKER__KINDS": '["a", "b"]'})
+    assert """'["a", "b"]' is a list as YAML has it; in a variable or a flag it is a,b""" in refusal.message
+
+
 def test_variables_of_programs_that_share_the_environment_are_passed_over() -> None:
     class Other(msgspec.Struct, frozen=True):
         script: str = ""

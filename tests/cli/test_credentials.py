@@ -150,7 +150,7 @@ def test_hiding_a_token_of_which_the_command_line_has_none_changes_nothing() -> 
     "words",
     [
         ("token", "%s"),
-        ("why", "1", "%s"),
+        ("usage", "%s"),
         ("%s",),
         ("submit", "--gpus", "%s", "--", "true"),
         ("submit", "--env", "%s", "--", "true"),

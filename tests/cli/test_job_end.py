@@ -5,9 +5,10 @@ import pytest
 
 from stoker.brain.domain.job import EndCause
 from stoker.brain.domain.lifecycle import FINAL, JobState, Outcome
-from stoker.cli.job_end import EXIT_OF_STATE, exit_of, perhaps_submitted
-from stoker.wire.rest.job import AttemptView, JobView, MembersView, TaskRunView
-from tests.cli.views import attempt, job, task
+from stoker.brain.domain.reason import ReasonCode
+from stoker.cli.job_end import EXIT_OF_STATE, end_line, exit_of, perhaps_submitted
+from stoker.wire.rest.job import AttemptView, JobView, MembersView, ReasonView, TaskRunView
+from tests.cli.views import at, attempt, job, task
 
 
 def ended(state: JobState, exit_code: int | None = None, **of_task: object) -> JobView:
@@ -65,3 +66,20 @@ def test_who_waits_no_longer_for_the_answer_to_a_submit_is_told_that_it_may_have
     with pytest.raises(KeyboardInterrupt), perhaps_submitted():
         raise KeyboardInterrupt
     assert capsys.readouterr().err == "\nno answer came: it may have been submitted; look with `stoker list`\n"
+
+
+def failed_gang(**facts: object) -> JobView:
+    told = ReasonView(code=ReasonCode.EXITED, message="rank 2 on gpu-4 exited with code 1 first", hint="", facts=facts)  # type: ignore[arg-type]  # given by name
+    return msgspec.structs.replace(ended(JobState.FAILED, 1), tasks=4, reason=told, started_at=at(1), ended_at=at(2))
+
+
+def test_the_end_of_a_gang_names_the_rank_that_failed_first_its_node_and_its_logs() -> None:
+    line = end_line(failed_gang(rank=2))
+    assert line == "job 1 failed after 1s: rank 2 on gpu-4 exited with code 1 first; logs: `stoker logs 1.2`"
+
+
+def test_of_a_success_it_is_said_how_long_it_took_and_of_a_job_that_never_started_no_logs_are_named() -> None:
+    done = msgspec.structs.replace(ended(JobState.SUCCEEDED, 0), started_at=at(1), ended_at=at(2))
+    assert end_line(done) == "job 1 succeeded after 1s"
+    assert "logs" not in end_line(msgspec.structs.replace(failed_gang(), attempts=[]))
+    assert "see `stoker status 1`" in end_line(msgspec.structs.replace(failed_gang(), attempts=[]))

@@ -29,7 +29,7 @@ def test_what_is_in_quarantine_is_told_apart_from_what_runs_there_against_our_wi
     assert ("to clear away", "job 5 attempt 1 rank 0 on 1 GPUs") in said
     (quarantine,) = (text for key, text in said if key == "in quarantine")
     assert str(quarantine).startswith(
-        "job 7 attempt 2 rank 1 on 2 GPUs, lost 2026-01-01T00:00:00Z; until the agent here"
+        "job 7 attempt 2 rank 1 on 2 GPUs, lost 2026-01-01 00:00:00 UTC; until the agent here"
     )
 
 

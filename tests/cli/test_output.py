@@ -2,15 +2,18 @@
 
 import json
 import sys
+import time
 
 import pytest
 import yaml
 from click.testing import CliRunner
+from msgspec.structs import replace
 
+from stoker.cli.clock import local_text
 from stoker.cli.commands.why import why_lines
 from stoker.cli.display.job_details import job_columns, job_pairs
 from stoker.cli.display.output import pair_lines, show_lines, show_pairs, show_rows, show_value
-from stoker.cli.display.table import table_lines
+from stoker.cli.display.table import csv_text, table_lines
 from stoker.cli.display.terminal import size
 from stoker.cli.main import root
 from tests.cli.test_help import command_at, every_command
@@ -53,7 +56,8 @@ def test_wide_shows_nodes_gpus_and_times_that_a_table_leaves_out() -> None:
     narrow, wide = (
         "\n".join(table_lines(job_columns(0), [gang], wide=wide, room=None, paint=False)) for wide in (False, True)
     )
-    for shown in ("a,b", "GPU-1,GPU-2", gang.submitted_at, gang.started_at, gang.ended_at, "default", "batch", "local"):
+    times = map(local_text, (gang.submitted_at, gang.started_at, gang.ended_at))
+    for shown in ("a,b", "GPU-1,GPU-2", *times, "default", "batch", "local"):
         assert shown is not None
         assert shown not in narrow
         assert shown in wide
@@ -64,7 +68,7 @@ def test_the_whole_story_of_a_job_has_its_environment_and_each_ranks_times() -> 
     short, whole = ("\n".join(pair_lines(job_pairs(told, 0, whole=whole), paint=False)) for whole in (False, True))
     assert "env A" not in short
     assert "  env A" in whole
-    assert "to 2026-11-28T00:00:02Z, 1 CPUs" in whole
+    assert "to 2026-11-28 00:00:02 UTC, 1 CPUs" in whole
 
 
 def test_of_a_job_of_another_tenant_only_what_it_takes_is_told_and_why_there_is_no_more() -> None:
@@ -105,3 +109,39 @@ def test_the_version_is_shown_also_when_no_server_answers() -> None:
     assert json.loads(done.stdout)["server"] is None
     said = CliRunner().invoke(root, ["version", "--server", "http://127.0.0.1:1"]).stdout
     assert "no control plane answers" in said
+
+
+def test_times_are_told_in_the_zone_of_the_reader_with_its_name_and_for_programs_in_iso(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    try:
+        shown = job(7, attempts=(attempt(),))
+        told = dict(job_pairs(shown, 0, whole=True))
+        row = csv_text(job_columns(0, ("ID", "ENDED")), [shown])
+        table = table_lines(job_columns(0, ("ID", "ENDED")), [shown], wide=True, room=None, paint=False)
+        assert local_text("2026-07-28T00:00:00Z") == "2026-07-28 02:00:00 CEST"
+    finally:
+        monkeypatch.delenv("TZ")
+        time.tzset()
+    assert str(told["submitted"]).endswith(" CET")
+    assert row == f"ID,ENDED\r\n7,{shown.ended_at}\r\n"
+    assert "01:00:0" in table[1]
+    assert table[1].endswith(" CET")
+
+
+def test_csv_quotes_as_rfc_4180_says_and_holds_nothing_that_acts_on_a_terminal() -> None:
+    assert job_columns(0)[1].cell(job(name="n" * 99)) == "n" * 99, "what programs read is whole"
+    odd = job(7, name='a,"b"\x1b\nc', exit_code=None)
+    assert csv_text(job_columns(0, ("ID", "NAME", "EXIT")), [odd]) == 'ID,NAME,EXIT\r\n7,"a,""b""\\e\\nc",\r\n'
+
+
+def test_the_peak_memory_of_a_gang_is_that_of_the_rank_that_used_most() -> None:
+    used = [
+        replace(task(rank, f"n{rank}", end="2026-11-28T00:00:02Z"), peak_memory_mb=mb)
+        for rank, mb in enumerate((9, 70, 8))
+    ]
+    told = dict(job_pairs(job(7, attempts=(attempt(tasks=tuple(used)),), memory_mb=100), 0, whole=False))
+    assert told["peak memory"] == "70 MiB of 100 MiB, rank 1 on n1"
+    assert "peak memory" not in dict(job_pairs(job(8), 0, whole=False))

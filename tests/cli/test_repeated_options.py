@@ -8,10 +8,22 @@ from stoker.cli.main import root
 from tests.cli.test_help import command_at, every_command
 
 ADDING = {
-    "submit": {"--where", "--exclude", "--tolerate", "--after", "--env", "--export", "--secret"},
+    "submit": {
+        "--where",
+        "--exclude",
+        "--tolerate",
+        "--after",
+        "--env",
+        "--export",
+        "--secret",
+        "--label",
+        "--notify",
+        "--notify-to",
+    },
     "partition create": {"--where", "--exclude", "--tolerate"},
     "partition set": {"--where", "--exclude", "--tolerate"},
-    "list": {"--state"},
+    "list": {"--state", "--label"},
+    **{name: {"--state", "--label"} for name in ("cancel", "hold", "release", "requeue", "signal")},
     "control": {"--set"},
     "agent": {"--set"},
     "agent join": {"--set"},

@@ -1,5 +1,6 @@
 """The picture is a valid file that says what the timeline says, whatever a user called the job."""
 
+from itertools import pairwise
 from xml.etree import ElementTree
 
 from hypothesis import given
@@ -34,6 +35,13 @@ def test_there_is_one_bar_for_each_span_at_its_time_and_gpu() -> None:
     assert float(first.get("x", "")) + float(first.get("width", "")) == float(second.get("x", ""))
     assert first.get("width") == second.get("width")
     assert float(first.get("y", "")) < float(second.get("y", ""))
+
+
+def test_gpus_of_one_node_stand_closer_together_than_those_of_two() -> None:
+    free = [rect for rect in drawn().iter(f"{SVG}rect") if rect.get("class") == "free" and rect.get("rx") is None]
+    tops = [float(rect.get("y", "")) for rect in free][: len(ROWS)]
+    within, between, within_next = (below - above for above, below in pairwise(tops))
+    assert within == within_next < between
 
 
 def test_axes_title_and_legend_are_there() -> None:

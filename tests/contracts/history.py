@@ -32,12 +32,13 @@ from stoker.brain.domain.usage import (
     gpu_ms_within,
     overlap_ms,
 )
+from stoker.brain.domain.where import parse_selector
 from stoker.ports import History, HistoryBatch, HistoryFailed, HistoryMark
 
 ALL = JobId(JOB_ID_MAX)
 END = Position(1_000_000)
 CLUSTER = "cluster-1"
-_OF_SPEC = ("tenant", "job_class", "name", "user", "array")
+_OF_SPEC = ("tenant", "job_class", "name", "labels", "user", "array")
 
 
 class HistoryStore(Protocol):
@@ -131,8 +132,10 @@ async def all_jobs(history: History) -> list[Job]:
 
 FOUR = ArraySpec(indexes=((0, 3, 1),))
 SOME_JOBS = (
-    ended(1, 1_000),
-    ended(2, 2_000, tenant=TenantName("vision"), state=JobState.FAILED, name="train"),
+    ended(1, 1_000, labels={"team": "nlp"}),
+    ended(
+        2, 2_000, tenant=TenantName("vision"), state=JobState.FAILED, name="train", labels={"team": "cv", "x.y/Z": ""}
+    ),
     ended(3, 1_500, job_class=JobClass.ONLINE, user="bob", state=JobState.CANCELLED, attempts=()),
     ended(
         4, 9_000, array=ArraySpec(indexes=((0, 3, 1),)), attempts=(), members=Members(lazy=(), waiting=0), name="train"
@@ -156,7 +159,22 @@ FILTERS = st.builds(
     tenant=st.sampled_from(["", "default", "vision"]),
     job_class=st.sampled_from([None, *JobClass]),
     user=st.sampled_from(["", "anna", "bob"]),
-    name=st.sampled_from(["", "train", "j"]),
+    name=st.sampled_from(["", "train", "j", "t*n", "T*", "?", "[a-z]*", "tr%", "t_ain"]),
+    labels=st.sampled_from(
+        [
+            "",
+            "team",
+            "!team",
+            "team=nlp",
+            "team!=nlp",
+            "team in (nlp,cv)",
+            "team notin (cv,x)",
+            "tea",
+            "x.y/Z=",
+            "team=n",
+        ]
+    ).map(parse_selector),
+    array=st.sampled_from([0, 4, 9]).map(JobId),
     since=st.sampled_from([0, 1_000, 1_500, 1_501, 9_001]).map(Instant),
     until=st.sampled_from([0, 800, 801, 1_800, 9_000]).map(Instant),
     members=st.booleans(),

@@ -23,7 +23,7 @@ from stoker.brain.state.commands import Cancel, Submit
 from stoker.brain.state.events.job import JobSubmitted
 from stoker.brain.state.wait_reason import wait_reason
 from stoker.control.control_plane import active
-from stoker.control.control_ports import AuditSink, ControlPorts
+from stoker.control.control_ports import AuditSink, ControlPorts, Messenger
 from stoker.control.supervisor import Duties
 from stoker.live.control_plane import LiveControlPlane, recover_control
 from stoker.live.settings.control import ControlSettings
@@ -178,8 +178,10 @@ class Player:
             await self.beat()
             await self.stage.control.clock.sleep(every_s)
 
-    async def end(self, key: TaskKey, exit_code: int = 0, cause: EndCause = EndCause.EXITED) -> None:
-        end = TaskEnd(cause=cause, at=self.stage.control.clock.now(), exit_code=exit_code)
+    async def end(
+        self, key: TaskKey, exit_code: int = 0, cause: EndCause = EndCause.EXITED, node_fault: str = ""
+    ) -> None:
+        end = TaskEnd(cause=cause, at=self.stage.control.clock.now(), exit_code=exit_code, node_fault=node_fault)
         await self.stage.control.sessions.finished(TaskFinished(node=self.node, key=key, end=end))
 
     async def run_to_end(self, job: JobId, exit_code: int = 0) -> None:
@@ -218,6 +220,7 @@ async def stage(
     clock: SimClock | None = None,
     settings: ControlSettings | None = None,
     sink: AuditSink | None = None,
+    messenger: Messenger | None = None,
 ) -> AsyncIterator[Stage]:
     """Active from entry to a clean stop at exit; with `fails`, to the end of a writer that must have failed."""
     disk = disk or SimDisk()
@@ -225,7 +228,7 @@ async def stage(
     notes = Notes(clock, "control")
     log = GatedLog(disk, clock, entropy)
     await log.open()
-    world = ControlPorts(clock=clock, entropy=entropy, telemetry=notes, audit_sink=sink)
+    world = ControlPorts(clock=clock, entropy=entropy, telemetry=notes, audit_sink=sink, messenger=messenger)
     control = await recover_control(settings or ControlSettings(), log, SimHistory(disk.archive, clock), world)
     with pytest.raises(LogFailed) if fails else nullcontext():
         async with active(control) as duties:

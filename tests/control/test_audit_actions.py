@@ -11,6 +11,8 @@ from stoker.brain.domain.access import Role, Token, TokenId
 from stoker.brain.domain.array import JobRef, parse_array, parse_job_ref
 from stoker.brain.domain.audit import AuditRow
 from stoker.brain.domain.ids import JobId, NodeName, PartitionName, Principal, TenantName
+from stoker.brain.domain.job import EndCause
+from stoker.brain.domain.job_changes import JobChanges
 from stoker.brain.domain.label import Taint
 from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.partition import Partition
@@ -30,7 +32,7 @@ from tests.control.stage import ANNA, Stage, spec, stage, virtual
 N1, NOWHERE = NodeName("n1"), NodeName("n9")
 OF_OTHERS = (
     *(told_to.Register, told_to.CompareInventory, told_to.ReportStarted, told_to.ReportEnding, told_to.ReportFinished),
-    *(told_to.WithholdStart,),
+    *(told_to.WithholdStart, told_to.TryNotification, told_to.SettleNotification),
     *(told_to.NodeSilent, told_to.LoseSilent, told_to.NodeResponded, told_to.RunDeadlines, told_to.BeginEpoch),
     *(told_to.RestoreCluster, told_to.MoveClock),
 )
@@ -76,6 +78,11 @@ CASES: dict[type, tuple[Command, Command, str]] = {
         told_to.SignalJob(by=ANNA, target=RUNS, signal=10),
         told_to.SignalJob(by=ANNA, target=UNKNOWN, signal=10),
         "job_unknown",
+    ),
+    told_to.UpdateJob: (
+        told_to.UpdateJob(by=ANNA, target=RUNS, changes=JobChanges(comment="mine")),
+        told_to.UpdateJob(by=ANNA, target=ENDED, changes=JobChanges(comment="mine")),
+        "job_ended",
     ),
     told_to.DrainNode: (
         told_to.DrainNode(by=ANNA, node=N1, reason="fans"),
@@ -247,6 +254,21 @@ async def test_nodes_and_the_control_plane_leave_no_rows() -> None:
     async with stage() as s, worker(s):
         await s.pause(20)
         assert await rows_of(s) == []
+
+
+@virtual
+async def test_a_node_whose_prolog_fails_is_written_down_as_having_drained_itself() -> None:
+    async with stage() as s:
+        player = await s.join("n1", 1)
+        await s.submit()
+        start = await player.next_start()
+        before = len(await rows_of(s))
+        fault = "prolog of job 1 exited 3: no scratch disk"
+        await player.end(start.key, cause=EndCause.NEVER_STARTED, node_fault=fault)
+        rows = await rows_of(s)
+        assert len(rows) == before + 1
+        (row,) = [row for row in rows if row.action == "node_drain"]
+        assert (row.by, row.target, row.details) == ("node:n1", "n1", fault)
 
 
 @virtual

@@ -183,6 +183,32 @@ async def test_rank_zero_goes_first_and_the_others_once_it_has_started() -> None
 
 
 @virtual
+async def test_a_task_alone_gets_its_port_from_its_node_which_is_told_whose_ports_it_may_not_choose() -> None:
+    async with stage() as s:
+        player = await s.join("n1", 1)
+        await s.submit(gpus=1)
+        start = await player.next_start()
+        policy = s.committer.state.policy
+        assert (start.gang_port_min, start.gang_port_max) == (policy.port_min, policy.port_max)
+        assert "MASTER_PORT" not in start.env
+        assert start.host_file.endswith(" slots=1\n")
+
+
+@virtual
+async def test_a_gang_gets_its_port_from_the_engine_and_each_rank_the_same_host_file() -> None:
+    async with stage() as s:
+        first, second = await s.join("n1", 2), await s.join("n2", 2)
+        await s.submit(gpus=2, tasks=2)
+        leader = await _first_start(s, first, second)
+        player = first if leader in first.starts else second
+        await player.say_started(leader.key)
+        follower = await (second if player is first else first).next_start()
+        assert leader.gang_port_max == follower.gang_port_max == 0
+        assert leader.host_file == follower.host_file
+        assert sum(int(line.partition("slots=")[2]) for line in leader.host_file.splitlines()) == 4
+
+
+@virtual
 async def test_a_failed_member_stops_the_others() -> None:
     async with stage() as s:
         first, second = await s.join("n1", 1), await s.join("n2", 1)

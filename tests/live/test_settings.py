@@ -112,6 +112,13 @@ def test_one_port_for_both_listeners_is_refused(tmp_path: Path) -> None:
     assert "8080" in refused(tmp_path, "grpc: {port: 8080}\n")
 
 
+def test_the_folder_of_the_authority_is_an_absolute_path_or_the_default(tmp_path: Path) -> None:
+    assert "isn't an absolute path" in refused(tmp_path, "tls: {dir: certificates}\n")
+    path = tmp_path / "control.yaml"
+    path.write_text("tls: {dir: /etc/stoker/ca}\n")
+    assert load(ControlSettings, path, {}, {}).value.tls.dir == "/etc/stoker/ca"
+
+
 def test_every_fault_is_told_at_once(tmp_path: Path) -> None:
     message = refused(
         tmp_path,

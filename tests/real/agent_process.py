@@ -56,6 +56,10 @@ class AgentProcess:
             "log: {format: text}",
         )
 
+    def take_jobs_of(self, *accounts: str) -> None:
+        """Where no cgroup can be made, as in a bare container, only accounts that are named are taken."""
+        self.environ["STOKER__EXECUTOR__ACCOUNTS_WITHOUT_CGROUPS"] = ",".join(accounts)
+
     def write(self, *lines: str) -> None:
         self.settings.write_text("\n".join(lines) + "\n")
 

@@ -343,3 +343,21 @@ def _sleeps(pid: int) -> bool:
     except OSError:
         return False
     return any(sockets)
+
+
+def test_a_script_is_kept_as_it_was_when_it_was_submitted(say: Say, tmp_path: Path) -> None:
+    script = tmp_path / "train.sh"
+    before = "#!/bin/bash\n#STOKER --hold\n#SBATCH -J mine --qos=x\necho first $1\n"
+    script.write_text(before)
+    done = say("submit", str(script), "a b")
+    assert done.stderr == f"note: {script}: ignored, for want of a counterpart: --qos (line 3)\n"
+    job = done.stdout.strip()
+    script.write_text("#!/bin/bash\necho second\n")
+    assert say("status", job, "--script").stdout == before
+    assert [say(word, job).exit_code for word in ("release", "wait")] == [0, 0]
+    assert say("logs", job).stdout == "first a b\n"
+    shown = say.json("status", job)
+    assert (shown["name"], shown["command"], shown["script_bytes"]) == ("mine", ["train.sh", "a b"], len(before))
+    assert "echo first" not in say("list", "--all", "--json").stdout
+    none = say("status", say.submit("--", "true"), "--script")
+    assert (none.exit_code, "without a script" in none.stderr) == (1, True)

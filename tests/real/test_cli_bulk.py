@@ -84,6 +84,20 @@ def test_a_signal_reaches_the_job_and_a_requeue_runs_it_once_more(say: Say) -> N
     say("cancel", job_id)
 
 
+def test_a_running_job_is_stopped_and_held_and_goes_on_under_its_id_when_it_is_released(say: Say) -> None:
+    job_id = say.submit(
+        "--", 'trap "echo saved; exit 0" TERM; echo ready $STOKER_ATTEMPT; while :; do sleep 0.05; done'
+    )
+    until(lambda: "ready 1" in say("logs", job_id).stdout, what="it to be ready")
+    assert say("requeue", "--hold", job_id).exit_code == 0
+    until(lambda: state(say, job_id) == "held", what="it to be held")
+    assert "saved" in say("logs", job_id).stdout
+    assert say("requeue", "--hold", job_id).exit_code == 4
+    say("release", job_id)
+    until(lambda: "ready 2" in say("logs", job_id).stdout, what="another try")
+    say("cancel", job_id)
+
+
 def test_a_job_waits_for_others_and_never_runs_when_they_failed(say: Say) -> None:
     good, bad = say.submit("--", "true"), say.submit("--", "exit 3 ")
     follows = say.submit("--after", f"ok:{good}", "--after", f"notok:{bad}", "--", "echo after")

@@ -57,7 +57,8 @@ def test_a_node_with_64_open_files_offers_as_many_cpus_as_it_takes_tasks_and_tak
             until(lambda: node_of(control), "it joins")
             node = node_of(control)
             assert node["cpus"] == 8
-            assert node["limits"] == "offers 8 of 64 CPUs, since its runner may have only 64 open files (`ulimit -n`)"
+            few, *_ = node["limits"].split("; ")  # what else it says is of cgroups, where there are none
+            assert few == "offers 8 of 64 CPUs, since its runner may have only 64 open files (`ulimit -n`)"
             go = tmp_path / "go"
             wait = f"while [ ! -e {go} ]; do sleep 0.2; done"
             jobs = [submit(control, wait, gpu_count=0, output=f"{tmp_path}/out-{index}") for index in range(10)]

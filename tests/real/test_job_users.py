@@ -38,6 +38,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         agent = AgentProcess(users.folder / "agent", control, name="gpu-07")
         agent.folder.chmod(0o711)
         agent.environ["STOKER__EXECUTOR__ALLOW_ROOT"] = "false"
+        agent.take_jobs_of(users.ann, users.bob, users.toor, UNKNOWN)
         with agent, control.client() as client:
             until(lambda: any(node.online for node in client.nodes()), "the node is there")
             yield Site(control, users)

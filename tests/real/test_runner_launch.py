@@ -1,5 +1,6 @@
 """How a job's process begins: command, folder, environment, descriptors; and how a failure to begin is told."""
 
+import asyncio
 import errno
 import os
 import resource
@@ -244,6 +245,42 @@ async def test_a_script_without_its_first_line_is_refused_not_guessed(node: Real
     end, _ = await ran(node, agent, (str(script),))
     assert end.cause is EndCause.START_FAILED
     assert "Exec format error" in end.error
+
+
+@pytest.mark.parametrize(
+    ("script", "said"),
+    [
+        ('echo "$0" "$@" \'$x\'\n', ["train.sh a b", "$x"]),
+        ('#!/bin/bash\necho "$BASH_VERSION" "$@"\n', [".", "a b"]),
+        ("#! /usr/bin/env  python3 \nimport sys; print(*sys.argv)\n", ["train.sh a b"]),
+        ("#!/usr/bin/env -S python3 -E\nimport sys; print(*sys.argv, sys.flags.ignore_environment)\n", ["a b 1"]),
+        ("# \udcff\necho $0 | tail -c 9\n", ["train.sh"]),
+    ],
+)
+async def test_a_script_is_kept_for_the_task_run_by_what_its_first_line_names_and_removed(
+    node: RealNode, agent: Listener, script: str, said: list[str]
+) -> None:
+    end, output = await ran(node, agent, ("train.sh", "a b"), script=script)
+    assert (end.cause, end.exit_code) == (EndCause.EXITED, 0), end.error or output
+    assert all(word in output.decode() for word in said), output
+    async with asyncio.timeout(30):
+        while list((node.folder / "agent").rglob("*train.sh*")):
+            await asyncio.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("#!/no/such/python\n", "cannot run '/no/such/python', which the first line of the job's script names"),
+        ("#!/bin/bash\r\necho\r\n", "the line ends as on Windows"),
+        ("#!\n", "names no program"),
+        ("#!/tmp\n", "cannot run /tmp"),
+    ],
+)
+async def test_a_script_that_can_not_be_run_says_why(node: RealNode, agent: Listener, script: str, words: str) -> None:
+    end, output = await ran(node, agent, ("train.sh",), script=script)
+    assert (end.cause, output) == (EndCause.START_FAILED, b"")
+    assert words in end.error
 
 
 async def test_a_start_that_failed_is_an_end_like_any_other(node: RealNode) -> None:

@@ -68,7 +68,7 @@ class SharedCluster:
 
     def __init__(self, users: Users, folder: Path, pair: Pair, ports: set[int]) -> None:
         """`ports`: gets those that pair and nodes speak through."""
-        self.pair, self.shown = pair, list[str]()
+        self.pair, self._users, self.shown = pair, users, list[str]()
         self.operator = operator = Person(folder / "operator")
         token = operator("token", "create", "--role", "admin", "--data-dir", str(pair.active.folder)).strip()
         operator("login", pair.servers, "--token-file", file_of(folder / "admin.token", token))
@@ -95,6 +95,7 @@ class SharedCluster:
     def _node(self, folder: Path, token: str) -> None:
         agent = AgentProcess(folder, name=folder.name)
         agent.environ.clear()
+        agent.take_jobs_of(self._users.ann, self._users.bob)
         agent.data_dir.mkdir(mode=0o711)
         folder.chmod(0o711)
         agent.know([half.address for half in self.pair.halves], join_token=token)

@@ -65,8 +65,11 @@ def left_behind(folder: Path) -> list[str]:
 class UpProcess:
     """Started on entry; on exit it must end by itself, and is killed if it doesn't."""
 
-    def __init__(self, folder: Path, *flags: str, data_dir: Path | None = None) -> None:
+    def __init__(
+        self, folder: Path, *flags: str, data_dir: Path | None = None, env: Mapping[str, str] | None = None
+    ) -> None:
         self.folder = folder
+        self._env = env or {}
         self.http_port, self.grpc_port = free_port(), free_port()
         self.url = f"http://127.0.0.1:{self.http_port}"
         where = ("--data-dir", str(data_dir)) if data_dir else ()
@@ -77,7 +80,9 @@ class UpProcess:
 
     def __enter__(self) -> Self:
         with self.log.open("wb") as words:
-            self.process = started(self._command, out=words, env=environment(self.folder), new_session=True)
+            self.process = started(
+                self._command, out=words, env=environment(self.folder, **self._env), new_session=True
+            )
         try:
             until(self._is_up, START_S_MAX, f"stoker up: {self.said}")
         except BaseException:

@@ -7,8 +7,9 @@ from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.dependency import Dependency, DependencyKind
 from stoker.brain.domain.ids import JobId, NodeName, Principal
 from stoker.brain.domain.job import JobSpec
+from stoker.brain.domain.job_changes import JobChanges
 from stoker.brain.domain.label import Taint
-from stoker.brain.domain.units import NEVER, Instant
+from stoker.brain.domain.units import HOUR_MS, NEVER, Instant
 from stoker.brain.domain.where import make_where
 from stoker.brain.state.commands import (
     Cancel,
@@ -22,6 +23,7 @@ from stoker.brain.state.commands import (
     ResumeNode,
     SignalJob,
     TaintNode,
+    UpdateJob,
 )
 from stoker.brain.state.events.union import Event
 from tests.rig.ailing_oracle import POISON_CPUS
@@ -41,10 +43,14 @@ def act(cluster: Cast) -> None:
     elif roll < 0.86:
         target = any_target(cluster)
         order = cluster.dice.choice([Cancel, Cancel, Cancel, Hold, Release, Requeue, None])
-        if order is None:
+        if order is None and roll < 0.73:  # without dice of its own, so that seeds go on to mean what they meant
+            changes = JobChanges(time_limit_ms=(1 + int(roll * 10_000) % 3) * HOUR_MS, comment="changed")
+            cluster.ask(tell(cluster, UpdateJob(by=BOB, target=target, changes=changes)))
+        elif order is None:
             cluster.ask(tell(cluster, SignalJob(by=BOB, target=target, signal=10)))
         else:
-            cluster.ask(tell(cluster, order(by=BOB, target=target), cluster.dice.choice([1, 1, 2, 3])))
+            given = {"hold": target.job % 2 == 0} if order is Requeue else {}
+            cluster.ask(tell(cluster, order(by=BOB, target=target, **given), cluster.dice.choice([1, 1, 2, 3])))
     elif roll < 0.9:
         cluster.ask(drain_or_resume(cluster))
     elif roll < 0.96:

@@ -60,6 +60,7 @@ inventories = st.builds(
     limits=text,
     gpu_fault=text,
     reads_latin_1=st.booleans(),
+    keeps_scripts=st.booleans(),
 )
 nodes = st.from_regex(NODE_NAME, fullmatch=True).map(NodeName)
 registrations = st.builds(Registration, node=nodes, inventory=inventories)
@@ -96,7 +97,12 @@ instructions: st.SearchStrategy[Instruction] = st.one_of(
         error=text,
         append=st.booleans(),
         lease_ms=big,
+        gang_port_min=count,
+        gang_port_max=count,
+        host_file=text,
+        tenant=text,
         encoding=st.sampled_from(TextEncoding),
+        script=text,
     ),
     st.builds(Stop, key=keys, epoch=epoch, grace_ms=big, cause=st.none() | st.sampled_from(StopCause)),
     st.builds(Signal, key=keys, epoch=epoch, signal=st.integers(1, SIGNAL_MAX)),
@@ -110,6 +116,7 @@ ends = st.builds(
     oom=st.booleans(),
     peak_memory_mb=big,
     error=text,
+    node_fault=text,
 )
 finishes = st.builds(TaskFinished, node=nodes, key=keys, end=ends)
 log_requests = st.builds(LogRequest, request=big, key=keys, offset=st.integers(-INT64, INT64), limit=big, wait_ms=big)
@@ -153,6 +160,7 @@ def test_log_messages_survive_the_wire(request: LogRequest, chunk: LogChunk) -> 
 def test_an_agent_of_an_older_version_says_nothing_of_latin_1_and_so_reads_none() -> None:
     older = pb.RegisterRequest(node="n1", boot_id="b", address="a")
     assert not codec.decode_registration(older).inventory.reads_latin_1
+    assert not codec.decode_registration(older).inventory.keeps_scripts
 
 
 def test_exit_code_zero_is_not_the_same_as_no_exit_code() -> None:
@@ -220,16 +228,16 @@ def test_an_error_with_undecodable_bytes_still_reaches_people() -> None:
 def test_every_field_of_every_noun_is_on_the_wire() -> None:
     """A field added to a noun and forgotten here would be dropped in silence: the strategies name them all."""
     drawn: dict[type[msgspec.Struct], int] = {
-        Inventory: 18,
+        Inventory: 19,
         Gpu: 5,
         TaskStatus: 4,
         TaskInventory: 3,
         Started: 3,
         Beat: 3,
-        Start: 15,
+        Start: 20,
         Stop: 4,
         Signal: 3,
-        TaskEnd: 7,
+        TaskEnd: 8,
         LogRequest: 5,
         LogChunk: 6,
     }

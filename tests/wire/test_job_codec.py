@@ -7,13 +7,15 @@ from stoker.brain.domain.demand import JobClass
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.job import EndCause, StopCause, TextEncoding, Visible
 from stoker.brain.domain.lifecycle import JobState, Outcome
+from stoker.brain.domain.notify import NoticeState, NotifyEvent
 from stoker.brain.domain.reason import ReasonCode
 from stoker.wire.gen import job_pb2 as pb
 from stoker.wire.job_codec import ANSWER_BYTES_MAX, check_known, encode_job, job_body, job_list_query
 from stoker.wire.rest.job import AttemptView, JobListQuery, JobView, MembersView, ReasonView, TaskRunView
+from stoker.wire.rest.notify import NoticeView
 from stoker.wire.rest.submit import JobBody
 
-ALIASES = {"tenant_id", "cpu_cores", "args", "script", "environment", "max_runtime_minutes", "gang_scheduling"}
+ALIASES = {"tenant_id", "cpu_cores", "args", "environment", "max_runtime_minutes", "gang_scheduling"}
 """Words of other dialects for what a request can say otherwise."""
 SHOWN_TWICE = {"job_id", "tenant_id", "cpu_cores", "status", "message"}
 """What views have for the clients of other dialects."""
@@ -46,6 +48,15 @@ ATTEMPT = AttemptView(
     master_port=4,
     tasks=[TASK],
     lease_ms=12,
+)
+NOTICE = NoticeView(
+    event=NotifyEvent.END,
+    to="mail:ada@example.org",
+    state=NoticeState.RETRYING,
+    at="2026-01-01T00:00:00Z",
+    tries=2,
+    next_at="2026-01-01T00:02:00Z",
+    error="e",
 )
 VIEW = JobView(
     id="7_1",
@@ -104,6 +115,11 @@ VIEW = JobView(
     lost_after_ms=11,
     encoding=TextEncoding.LATIN_1,
     secrets={"HF_TOKEN": "TEAM_TOKEN"},
+    script_bytes=12,
+    notify=["end"],
+    notify_to=["mail:ada@example.org"],
+    notices=[NOTICE],
+    labels={"team": "nlp"},
 )
 
 
@@ -141,13 +157,14 @@ def test_every_field_of_a_message_arrives_under_its_name_in_rest() -> None:
         cpus=3, memory_mb=4, tasks=5, tasks_per_node=6, image="i", argv=["a", "b"], env={"K": "V"}, workdir="/w",
         time_limit="2h", retries=8, requeue=False, visible="index", array="0-3", after=["ok:1"], hold=True,
         begin="now+2h", comment="c", output="o", error="e", where="z=a", exclude=["n1"], tolerate=["*"], partition="p",
+        script="echo",
     )  # fmt: skip
     assert job_body(job) == JobBody(
         name="n", tenant="t", user="u", job_class=JobClass.ONLINE, priority=7, gpu_count=1, gpu_memory_mb=2,
         gpu_model="m", cpus=3, memory_mb=4, tasks=5, tasks_per_node=6, image="i", command=["a", "b"], env={"K": "V"},
         workdir="/w", time_limit="2h", retries=8, requeue=False, visible=Visible.INDEX, array="0-3", after=["ok:1"],
         hold=True, begin="now+2h", comment="c", output="o", error="e", where="z=a", exclude=["n1"], tolerate=["*"],
-        partition="p",
+        partition="p", script="echo",
     )  # fmt: skip
     assert job_body(pb.NewJob(shell="x", priority_word="high")) == JobBody(command="x", priority="high")
 
@@ -208,7 +225,12 @@ def test_j1_a_field_of_a_newer_program_is_refused_wherever_it_lies() -> None:
 def test_whatever_rest_shows_of_a_job_a_message_shows_too() -> None:
     fields = {field.name for field in msgspec.structs.fields(JobView)} - SHOWN_TWICE - {"command"}
     assert set(pb.Job.DESCRIPTOR.fields_by_name) == fields | {"shell", "argv"}
-    for view, message in ((AttemptView, pb.JobAttempt), (TaskRunView, pb.AttemptTask), (MembersView, pb.ArrayMembers)):
+    for view, message in (
+        (AttemptView, pb.JobAttempt),
+        (TaskRunView, pb.AttemptTask),
+        (MembersView, pb.ArrayMembers),
+        (NoticeView, pb.JobNotice),
+    ):
         assert [field.name for field in msgspec.structs.fields(view)] == [
             field.name for field in message.DESCRIPTOR.fields
         ]
@@ -219,10 +241,12 @@ def test_a_job_arrives_with_every_field_as_rest_shows_it() -> None:
     job = encode_job(VIEW)
     for field in pb.Job.DESCRIPTOR.fields:
         assert field.has_presence is False or job.HasField(field.name) or field.name == "shell"
-        if field.name in ("reason", "attempts", "members", "shell", "argv", "job_class"):
+        if field.name in ("reason", "attempts", "members", "notices", "shell", "argv", "job_class"):
             continue
         value = getattr(job, field.name)
-        plain = dict(value) if field.name in ("env", "secrets") else list(value) if field.is_repeated else value
+        plain = (
+            dict(value) if field.name in ("env", "secrets", "labels") else list(value) if field.is_repeated else value
+        )
         assert plain == shown[field.name], field.name
     assert job.job_class == "online"
     assert list(job.argv) == ["a", "b"]
@@ -230,6 +254,7 @@ def test_a_job_arrives_with_every_field_as_rest_shows_it() -> None:
     facts = job.reason.facts
     assert (facts["text"].text, facts["number"].number, facts["flag"].flag) == ("t", 3, True)
     assert job.members == pb.ArrayMembers(**shown["members"])
+    assert list(job.notices) == [pb.JobNotice(**shown["notices"][0])]
     (attempt,) = job.attempts
     (task,) = attempt.tasks
     assert task == pb.AttemptTask(**shown["attempts"][0]["tasks"][0])

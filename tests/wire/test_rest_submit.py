@@ -12,6 +12,8 @@ from stoker.brain.domain.array import parse_array
 from stoker.brain.domain.demand import Demand, JobClass
 from stoker.brain.domain.errors import Refusal, StokerError
 from stoker.brain.domain.job import JobSpec, TextEncoding, Visible
+from stoker.brain.domain.label import parse_job_labels
+from stoker.brain.domain.notify import Notify, NotifyEvent
 from stoker.brain.domain.tenant import UNSTATED
 from stoker.brain.domain.units import HOUR_MS, MINUTE_MS, Instant
 from stoker.brain.domain.where import make_where
@@ -77,6 +79,12 @@ def test_a_command_that_is_text_is_a_shell_line_and_a_list_is_an_argv() -> None:
 def test_a_script_is_lines_for_the_shell() -> None:
     body = {"script": "#!/bin/sh\necho one\necho two\n"}
     assert spec_of(decode_body(JobBody, json.dumps(body).encode()), NOW).command == body["script"]
+
+
+def test_a_script_beside_a_list_is_kept_as_it_is_and_the_list_is_its_name_and_arguments() -> None:
+    read = spec(command=["train.sh", "--epochs", "3"], script="#!/bin/sh\necho $1\n")
+    assert (read.command, read.script) == (("train.sh", "--epochs", "3"), "#!/bin/sh\necho $1\n")
+    assert (read.name, spec(command=None, script="echo one").script) == ("train.sh", "")
 
 
 def test_args_are_appended_to_an_argv_and_refused_beside_a_shell_line() -> None:
@@ -152,6 +160,13 @@ EVERY: dict[str, tuple[object, Callable[[JobSpec], object], object]] = {
     "tolerate": ("big", lambda job: job.where, make_where("", [], ["big"])),
     "partition": ("long", lambda job: job.partition, "long"),
     "encoding": ("latin-1", lambda job: job.encoding, TextEncoding.LATIN_1),
+    "notify": (
+        "end, wait>1h",
+        lambda job: job.notify,
+        Notify(on=(NotifyEvent.END, NotifyEvent.WAIT), wait_ms=3_600_000),
+    ),
+    "notify_to": ("team", lambda job: job.notify, Notify(to=("webhook:team",))),
+    "labels": ({"team": "nlp"}, lambda job: job.labels, {"team": "nlp"}),
     "secrets": ({"A": "HF_TOKEN"}, lambda job: job.secrets, {"A": "HF_TOKEN"}),
 }
 """Each field with what is said, and what of the job that becomes."""
@@ -307,3 +322,19 @@ def test_how_long_its_nodes_may_be_silent_is_said_as_other_durations_are(said: o
 def test_a_silence_that_can_not_be_read_is_refused_with_its_place(said: object) -> None:
     refusal = refused({"command": "true", "lost_after": said})
     assert (refusal.code, refusal.facts["path"]) == ("bad_time", "lost_after")
+
+
+@pytest.mark.parametrize("word", ["team=nlp,cv", "team", "=x", "te am=x", "stoker.io/team=x", "team=" + "x" * 64])
+def test_a_label_that_is_none_is_one_clear_error(word: str) -> None:
+    with pytest.raises(StokerError) as fault:
+        parse_job_labels([word])
+    assert fault.value.refusal.code == "bad_label"
+    assert fault.value.refusal.hint
+
+
+def test_labels_add_up_and_one_key_has_one_value() -> None:
+    assert parse_job_labels(["team=nlp", "x.y/stage=", "team=nlp"]) == {"team": "nlp", "x.y/stage": ""}
+    with pytest.raises(StokerError, match="two values"):
+        parse_job_labels(["team=nlp", "team=cv"])
+    with pytest.raises(StokerError, match="at most 32"):
+        parse_job_labels([f"k{number}=v" for number in range(33)])

@@ -18,6 +18,7 @@ _OPEN_END: Final = re.compile(r"\b(?:TODO|FIXME|XXX|HACK)\b(?!\s*\(#\d+\))")
 
 SUPERVISORS: Final[dict[str, str]] = {
     "src/stoker/control/loop.py::Loop._contained": "one bad pass is counted and told; the next one may be good",
+    "src/stoker/control/notifier.py::Notifier._send_next": "one broken notification is counted and told; jobs go on",
     "src/stoker/brain/cycle.py::settle": "whatever one action breaks is blamed on its shape; the others are settled",
     "src/stoker/brain/engine/decide.py::decide": "whatever breaks is blamed on the shape that was being decided on",
     "src/stoker/brain/engine/queue_order.py::_QueueOrder.heads": "whatever one bucket breaks is blamed on its shape",

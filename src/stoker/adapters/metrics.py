@@ -59,6 +59,9 @@ HELP: Final[Mapping[str, str]] = {
     "ledger_drift": "Violations that the newest audit of the ledger found. Should be 0.",
     "lease_broken": "Tasks that a node said it ran after they must have been dead by their lease. Should be 0.",
     "log_output_broken": "Times that log lines could not be written any more.",
+    "notification_faults": "Notifications that broke before they were sent, which is a defect.",
+    "notifications": "Notifications of jobs by kind of target and outcome: sent, retrying, failed (given up), unknown "
+    "(sent and never answered), dropped (too many waited).",
     "partition_defined": "Partitions defined or changed.",
     "partition_deleted": "Partitions deleted.",
     "pass": "Time that one scheduling pass took to decide.",
@@ -86,6 +89,7 @@ HELP: Final[Mapping[str, str]] = {
     "task_requeued": "Times that a job was put back to wait for another attempt.",
     "task_scheduled": "Placements, by band of priority (low, normal, high, urgent).",
     "task_stopping": "Attempts that began to end.",
+    "task_updated": "Changes of jobs after their submit.",
     "task_submitted": "Jobs and members of arrays accepted, by band of priority (low, normal, high, urgent).",
     "tenant_defined": "Tenants defined or changed.",
     "tenant_deleted": "Tenants deleted.",

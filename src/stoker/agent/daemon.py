@@ -51,6 +51,7 @@ from stoker.agent.ports import (
     RunnerHealth,
     RunnerInventory,
     RunnerReport,
+    SiteProgramEnded,
     TaskEnding,
     TaskForgotten,
     TaskOver,
@@ -135,7 +136,10 @@ class Daemon:
             taken = f"takes jobs of {', '.join(accounts) or 'nobody'} alone, since no cgroup can be made"
             limits = "; ".join(filter(None, (limits, taken)))
         inventory = msgspec.structs.replace(inventory, cpus=offered, limits=limits)
-        inventory = msgspec.structs.replace(inventory, keeps_leases=keeps_leases, fault=fault)
+        keeps_scripts = self._executor.keeps_scripts
+        inventory = msgspec.structs.replace(
+            inventory, keeps_leases=keeps_leases, fault=fault, keeps_scripts=keeps_scripts
+        )
         if inventory != self.node:
             self._registration = msgspec.structs.replace(self._registration, inventory=inventory)
             self._cut("the node's inventory changed")
@@ -170,6 +174,7 @@ class Daemon:
                 self._ports.folders.keep(key.job for key in self._observed.open)
                 self._tasks_max, self._short_of = report.tasks_max, report.short_of
                 self._executor.cgroups = report.cgroups
+                self._executor.keeps_scripts = report.keeps_scripts
                 self._unanswered = None if report.fault is None else 0
                 self._take_fault(report.fault or "", keeps_leases=report.keeps_leases)
                 self._delivery.offer_all()
@@ -190,6 +195,8 @@ class Daemon:
                 self._take_end(report)
             case TaskForgotten():
                 self._executor.forgotten(report.key)
+            case SiteProgramEnded():
+                self._say_site_program(report)
             case LeasesUnkept():
                 self._ports.telemetry.warn("runner_unguarded", agent_id=self._registration.node)
                 self._amend(self.node, keeps_leases=False, fault=self.node.fault)
@@ -197,6 +204,13 @@ class Daemon:
                 self._ports.telemetry.warn("runner_lost", error=report.error)
             case _:
                 assert_never(report)
+
+    def _say_site_program(self, report: SiteProgramEnded) -> None:
+        fields = {**which(report.key), "output": report.output.strip()}
+        if report.fault:
+            self._ports.telemetry.warn(f"{report.program}_failed", error=report.fault, **fields)
+        else:
+            self._ports.telemetry.event(f"{report.program}_ended", **fields)
 
     async def _watch_runner(self) -> None:
         """Ask the runner how it is, again and again (A17)."""

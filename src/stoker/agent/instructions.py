@@ -86,6 +86,8 @@ class InstructionExecutor:
         self._rules = rules
         self.cgroups = True
         """Whether the runner can make them."""
+        self.keeps_scripts = True
+        """Whether the runner knows scripts; the node says of itself what its runner says."""
         self._said_as_whom = False
         self._calls: dict[asyncio.Future[None], None] = {}
 

@@ -31,6 +31,7 @@ from msgspec.structs import replace
 
 from stoker.agent.known_gpus import NAME as KNOWN_NAME
 from stoker.agent.known_gpus import KnownGpus
+from stoker.agent.runner.site_program import program_fault
 from stoker.agent.settings import ADDRESS, LIMITS, AgentSettings, ExecutorSettings, job_limits
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.gpu import Gpu
@@ -256,6 +257,14 @@ def check_limits(executor: ExecutorSettings) -> None:
             message = f"executor.limits: {name}: {executor.limits[name]} is above {hard}, and {why}"
             raise StokerError(refuse("bad_settings", message, hint, limit=name, hard=hard)) from error
         resource.setrlimit(LIMITS[name], (soft, hard))
+
+
+def check_site_programs(executor: ExecutorSettings) -> None:
+    """Raises: StokerError `bad_settings` for a prolog or an epilog that may not be run."""
+    for name, path in (("prolog", executor.prolog), ("epilog", executor.epilog)):
+        if path and (fault := program_fault(path)):
+            hint = "name a program, by its absolute path, that only root or the agent's account can change (mode 755)"
+            raise StokerError(refuse("bad_settings", f"executor.{name}: {fault}", hint, path=path))
 
 
 def _is_lower(one: int, other: int) -> bool:

@@ -27,7 +27,15 @@ from stoker.agent.identity import Identity, IdentityFile, root_shown, with_addre
 from stoker.agent.instructions import TaskRules
 from stoker.agent.known_gpus import KnownGpus
 from stoker.agent.link_grpc import GrpcLink, join
-from stoker.agent.machine import GpuWatch, account_variables, check_limits, describe, die_with_parent, node_name
+from stoker.agent.machine import (
+    GpuWatch,
+    account_variables,
+    check_limits,
+    check_site_programs,
+    describe,
+    die_with_parent,
+    node_name,
+)
 from stoker.agent.ports import AgentPorts, LinkDown, LinkRefused
 from stoker.agent.runner.process.kernel import give_back_memory
 from stoker.agent.runner.process.procfs import threads_of
@@ -56,10 +64,11 @@ TETHER_S: Final = 10.0
 async def run_agent(settings: AgentSettings, *, stop: asyncio.Event) -> None:
     """Serve until `stop` is set. Jobs run on, unless `executor.jobs_end_with_agent`.
 
-    Raises: StokerError for a data folder, a name, a token file or a GPU script that can't be used, for limits that it
-    can't give jobs, and for too few processes, before anything is started.
+    Raises: StokerError for a data folder, a name, a token file, a GPU script, a prolog or an epilog that can't be used,
+    for limits that it can't give jobs, and for too few processes, before anything is started.
     """
     check_limits(settings.executor)
+    check_site_programs(settings.executor)
     _check_processes(resource.getrlimit(resource.RLIMIT_NPROC)[0])
     _check_files(resource.getrlimit(resource.RLIMIT_NOFILE)[1])
     if settings.executor.jobs_end_with_agent:
@@ -253,6 +262,9 @@ def _runner(settings: AgentSettings, name: NodeName, clock: Clock) -> RunnerSock
         "umask": int(executor.umask, 8),
         "limits": job_limits(executor),
         "pids_max": executor.pids_max,
+        "prolog": executor.prolog,
+        "epilog": executor.epilog,
+        "site_timeout_s": executor.prolog_timeout_s,
     }
     return RunnerSocket(settings.data_dir, clock, options, every_start)
 

@@ -187,6 +187,18 @@ class TaskForgotten(msgspec.Struct, frozen=True, kw_only=True):
     key: TaskKey
 
 
+class SiteProgramEnded(msgspec.Struct, frozen=True, kw_only=True):
+    """Report that a prolog or an epilog is over that wrote something or failed."""
+
+    key: TaskKey
+    program: str
+    """`prolog` or `epilog`."""
+    fault: str
+    """What is wrong with the node; empty = nothing. The end of the task says it too."""
+    output: str
+    """The last of what it wrote."""
+
+
 class RunnerInventory(msgspec.Struct, frozen=True, kw_only=True):
     """First report on each connection: every record that the runner holds, after its own search for leftovers."""
 
@@ -205,6 +217,8 @@ class RunnerInventory(msgspec.Struct, frozen=True, kw_only=True):
     cgroups: bool = True
     """Whether each task has a cgroup, in which it is held and ended as a whole. True = or a runner of an older version,
     which doesn't say."""
+    keeps_scripts: bool = True
+    """Whether it knows scripts that come with a start. False = a runner of an older version."""
 
 
 class RunnerHealth(msgspec.Struct, frozen=True, kw_only=True):
@@ -224,7 +238,15 @@ class RunnerGone(msgspec.Struct, frozen=True, kw_only=True):
 
 
 RunnerReport = (
-    RunnerInventory | RunnerHealth | TaskRunning | TaskEnding | TaskOver | TaskForgotten | LeasesUnkept | RunnerGone
+    RunnerInventory
+    | RunnerHealth
+    | TaskRunning
+    | TaskEnding
+    | TaskOver
+    | TaskForgotten
+    | SiteProgramEnded
+    | LeasesUnkept
+    | RunnerGone
 )
 
 

@@ -9,6 +9,7 @@ Calls on a connection that has broken raise ConnectionError (an OSError); the re
 
 import asyncio
 import os
+import pwd
 import sys
 from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import suppress
@@ -24,6 +25,7 @@ from stoker.agent.ports import (
     RunnerHealth,
     RunnerInventory,
     RunnerReport,
+    SiteProgramEnded,
     StartTask,
     TaskEnding,
     TaskForgotten,
@@ -35,7 +37,7 @@ from stoker.agent.runner.clock import boot_s
 from stoker.agent.runner.files import disk_fault, opened
 from stoker.agent.runner.output import spool
 from stoker.brain.domain.ids import JobId
-from stoker.brain.domain.instruction import TaskKey
+from stoker.brain.domain.instruction import Start, TaskKey
 from stoker.brain.domain.report import TaskPhase, TaskStatus
 from stoker.brain.domain.units import Mono
 from stoker.ports import Clock
@@ -47,6 +49,7 @@ REPORTS_MAX: Final = 10_000
 """Reports that wait for the daemon. At the bound the socket isn't read, and the runner keeps what it has to say."""
 _RETRY_S: Final = 0.02
 _READ_BYTES: Final = 256 * 1024
+_SITE_PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _LOG_TAIL_BYTES: Final = 2_000
 
 _TASK_REPORTS: Final[Mapping[str, type[RunnerReport]]] = {
@@ -54,6 +57,7 @@ _TASK_REPORTS: Final[Mapping[str, type[RunnerReport]]] = {
     "ending": TaskEnding,
     "over": TaskOver,
     "forgotten": TaskForgotten,
+    "site": SiteProgramEnded,
 }
 _T = TypeVar("_T")
 _Fields = Mapping[str, object]
@@ -73,11 +77,13 @@ class RunnerSocket:
     ) -> None:
         """`options` are fields of `RunnerSettings` by name, for a runner that must be started: `tether_s`, bounds.
         `every_start`: fields of `StartInstruction` that are the same for all of this node: `allow_root`, `umask`,
-        `limits`, `pids_max`. A runner that an earlier agent has started obeys them too."""
+        `limits`, `pids_max`, `prolog`,
+        `epilog`, `site_timeout_s`. A runner that an earlier agent has started obeys them too."""
         self._data_dir = data_dir
         self._clock = clock
         self._options = options or {}
         self._every_start = {"allow_root": False, **(every_start or {})}
+        self._has_site_programs = bool(self._every_start.get("prolog") or self._every_start.get("epilog"))
         self._reports: asyncio.Queue[RunnerReport] = asyncio.Queue(REPORTS_MAX)
         self._writer: asyncio.StreamWriter | None = None
         self._reading: asyncio.Task[None] | None = None
@@ -126,11 +132,16 @@ class RunnerSocket:
             "memory_mb": start.memory_mb or task.memory_mb,
             "user": start.user,
             "probe_port": start.probe_port,
+            "gang_port_min": start.gang_port_min,
+            "gang_port_max": start.gang_port_max,
+            "host_file": start.host_file,
+            "site_env": site_variables(start) if self._has_site_programs else {},
             "output": native(start.output),
             "error": native(start.error),
             "append": start.append,
             "folder": task.folder,
             "lease_ms": start.lease_ms,
+            "script": native(start.script),
             **self._every_start,
         }
         self._asked.add(start.key)
@@ -360,7 +371,8 @@ def _inventory(parts: list[_Fields]) -> RunnerInventory:
     most, short_of = cast("int", parts[-1].get("tasks_max", 0)), str(parts[-1].get("short_of", ""))
     told = RunnerInventory(tasks=(*kept, *tasks), ends=tuple(ends), keeps_leases=guarded, fault=fault)
     cgroups = bool(parts[-1].get("cgroups", True))
-    return msgspec.structs.replace(told, tasks_max=most, short_of=short_of, cgroups=cgroups)
+    scripts = bool(parts[-1].get("scripts", False))
+    return msgspec.structs.replace(told, tasks_max=most, short_of=short_of, cgroups=cgroups, keeps_scripts=scripts)
 
 
 def let_through(folder: Path) -> None:
@@ -368,6 +380,20 @@ def let_through(folder: Path) -> None:
     mode = folder.stat().st_mode
     if mode & 0o011 != 0o011:
         folder.chmod(mode & 0o7777 | 0o011)
+
+
+def site_variables(start: Start) -> dict[str, str]:
+    """Return the environment of prolog and epilog: what is known of the task, and nothing that its job chose."""
+    given = {"STOKER_JOB_ID": str(start.key.job), "STOKER_NODE": ""}
+    return {
+        "PATH": _SITE_PATH,
+        **{name: start.env.get(name, otherwise) for name, otherwise in given.items()},
+        "STOKER_ATTEMPT": str(start.key.attempt),
+        "STOKER_RANK": str(start.key.rank),
+        "STOKER_USER": start.user or pwd.getpwuid(os.geteuid()).pw_name,
+        "STOKER_TENANT": start.tenant,
+        "CUDA_VISIBLE_DEVICES": ",".join(start.gpus),
+    }
 
 
 def _text(key: TaskKey) -> str:

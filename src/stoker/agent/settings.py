@@ -176,6 +176,21 @@ class ExecutorSettings(msgspec.Struct, frozen=True, kw_only=True):
     mark of its job can't be told from those of others, and no limit holds. Others' jobs are given back at no charge and
     start on other nodes; keep their tenants off this one (`stoker tenant set --nodes`). Root is taken where
     `allow_root` says so. Where cgroups can be made all accounts are taken."""
+    prolog: str = ""
+    """Program of the site, an absolute path, that runs before each task here, as the agent's account (root where it
+    is): to clean a scratch disk or to look at the GPUs. It finds STOKER_JOB_ID, STOKER_ATTEMPT, STOKER_RANK,
+    STOKER_USER, STOKER_TENANT, STOKER_NODE and CUDA_VISIBLE_DEVICES, a PATH of the system, and nothing that the job
+    chose. If it fails, the task isn't started: its job starts elsewhere at no charge, and the node is drained with the
+    last line that the program wrote, until `stoker node resume`. It has to be root's or the agent's, and nobody else
+    may be able to write to it. What it leaves behind is ended with it; it can't gain privileges (setuid), as nothing
+    here can. Empty = none."""
+    epilog: str = ""
+    """The same after each task whose prolog had done its work, or that had a process, once every process of it is gone
+    and before its end is told. If it fails, the job keeps its end and the node is drained. It runs a second time when
+    the node's runner is killed meanwhile, and not at all after a reboot. Empty = none."""
+    prolog_timeout_s: Annotated[int, Range(1, 3_600, " s")] = 60
+    """Seconds that either of them may take; then it is killed, and has failed. The GPUs of the task are held until
+    then."""
     log_head_mb: LogMib = 8
     """MiB kept from the beginning of a task's output, where a wrong start shows."""
     log_tail_mb: LogMib = 24
@@ -189,6 +204,9 @@ class ExecutorSettings(msgspec.Struct, frozen=True, kw_only=True):
             found.append("default_image: this version runs plain processes only; use the empty text")
         if self.work_dir and not self.work_dir.startswith("/"):
             found.append(f"work_dir: {self.work_dir[:80]!r} isn't an absolute path")
+        for name, path in (("prolog", self.prolog), ("epilog", self.epilog)):
+            if path and not path.startswith("/"):
+                found.append(f"{name}: {path[:80]!r} isn't an absolute path")
         if not _UMASK.fullmatch(self.umask):
             found.append(f"umask: {self.umask[:80]!r} isn't three octal digits, such as 022 or 077")
         return [*found, *filter(None, (_limit_fault(name, text) for name, text in self.limits.items()))]

@@ -79,6 +79,7 @@ READ: Final = "read"
 _CHANGES: Final[Mapping[tuple[str, str, str], str]] = {
     ("POST", "jobs", ""): "submit",
     ("DELETE", "jobs", ""): "cancel",
+    ("PATCH", "jobs", ""): "update",
     ("POST", "tasks", ""): "submit",
     ("DELETE", "tasks", ""): "cancel",
     ("POST", "nodes", "drain"): "node_drain",

@@ -35,7 +35,7 @@ def mono_s() -> float:
 
 
 def local_text(text: str | None) -> str | None:
-    """Return an instant, as the server writes it, in the zone of this machine, with the name of the zone."""
+    """Return an instant, as the server writes it, in the time zone of this machine, with the name of the zone."""
     if not text:
         return text
     local = time.localtime(datetime.fromisoformat(text).timestamp())

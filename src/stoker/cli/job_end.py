@@ -1,4 +1,4 @@
-"""Exit status of commands that wait for a job.
+"""Exit status of commands that wait for a job, and the line that they say on stderr about its end.
 
 The job's own, as a shell would report it: its exit code, or 128 + the signal that killed it. What has neither has a
 status of its own in `EXIT_OF_STATE`. Polling stops without harm: the job goes on.
@@ -24,6 +24,8 @@ EXIT_OF_STATE: Final = {
 """For a job that ended with neither an exit code other than 0 nor a signal of its own."""
 EXIT_MEMBER_FAILED: Final = 1
 """For an array: its members have statuses of their own."""
+EXIT_STILL_GOES_ON: Final = 75
+"""Of `wait --timeout`, whose time is up: EX_TEMPFAIL of sysexits.h, which says to try again later."""
 _OWN: Final = frozenset({"failed", "succeeded"})
 """States that the job's own doing decides; in the others a signal was our way to end it."""
 
@@ -42,6 +44,41 @@ def exit_of(job: "JobView") -> int:
     return EXIT_OF_STATE[job.state]
 
 
+def is_over(job: "JobView") -> bool:
+    """Return whether a job is final."""
+    return job.state in EXIT_OF_STATE
+
+
+def end_line(job: "JobView") -> str:
+    """Return in one line how a job ended, what ended it, and where its last lines are."""
+    from stoker.cli.clock import now_ms
+    from stoker.cli.display.formatting import ran
+    from stoker.cli.display.safe_text import visible
+
+    span = ran(job, now_ms()) if job.ended_at is not None and job.attempts else None
+    line = f"job {job.id} {job.state.value}{f' after {span}' if span else ''}"
+    if job.reason is not None and job.state != "succeeded":
+        line += f": {visible(job.reason.message)}"
+    if job.state == "succeeded" or job.reduced or job.outline:
+        return line
+    if job.members is not None:
+        return f"{line}; see `stoker list {job.id} --state failed`"
+    if not _wrote(job):
+        return f"{line}; see `stoker status {job.id}`"
+    rank = job.reason.facts.get("rank", 0) if job.reason is not None else 0
+    return f"{line}; logs: `stoker logs {job.id}{f'.{rank}' if job.tasks > 1 else ''}`"
+
+
+def _wrote(job: "JobView") -> bool:
+    """Return whether a task of the newest attempt had a process, and may have written something."""
+    return any(task.started_at for attempt in job.attempts[-1:] for task in attempt.tasks)
+
+
+def tell_end(job: "JobView") -> None:
+    """Say on stderr how a job ended."""
+    click.echo(end_line(job), err=True)
+
+
 @contextmanager
 def _when_interrupted(told: str) -> Iterator[None]:
     try:
@@ -56,15 +93,15 @@ def perhaps_submitted() -> AbstractContextManager[None]:
     return _when_interrupted("\nno answer came: it may have been submitted; look with `stoker list`")
 
 
-def wait_for(job_id: str) -> "JobView":
-    """Return the job once it is final, whichever control plane is active meanwhile.
+def wait_for(job_id: str, at_most_s: float = float("inf")) -> "JobView":
+    """Return the job once it is final, or as it is when the time is up, whichever control plane is active meanwhile.
 
     Ctrl-C says that the job goes on, and is raised.
     """
     from stoker.cli.server import FOLLOW_PATIENCE_S, connect
 
     with goes_on(job_id):
-        return connect(FOLLOW_PATIENCE_S).wait(job_id)
+        return connect(FOLLOW_PATIENCE_S).wait(job_id, at_most_s=at_most_s)
 
 
 def goes_on(job_id: str) -> AbstractContextManager[None]:

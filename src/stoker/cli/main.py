@@ -35,7 +35,7 @@ SECTIONS: Final = {
     "Try it": ("demo", "up"),
     "Access": ("login", "logout"),
     "Jobs": ("submit", "list", "top", "status", "logs", "why", "events", "wait"),
-    "Orders to jobs": ("cancel", "hold", "release", "requeue", "signal"),
+    "Orders to jobs": ("cancel", "hold", "release", "requeue", "signal", "update"),
     "Nodes": ("node", "gpu", "partition"),
     "Sharing": ("tenant", "quota", "secret"),
     "Operation": (

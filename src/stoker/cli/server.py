@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from stoker.cli.credentials import credentials_for, remember_file, remember_token, server_in_file
-from stoker.cli.display.output import output_options
+from stoker.cli.display.output import output_options, table_options
 from stoker.cli.options import with_options
 
 if TYPE_CHECKING:
@@ -74,6 +74,8 @@ server_option: Final = with_options(
 """Options `--server`, `--token` and `--token-file` of a command, which calls `connect()` to use them."""
 answer_options: Final = with_options(output_options, server_option)
 """Options of a command that asks a server and prints the answer: its form, and `server_option`."""
+table_answer_options: Final = with_options(table_options, server_option)
+"""The same of a command whose answer is a table."""
 
 
 def server_was_spoken() -> bool:

@@ -232,13 +232,23 @@ def owned(state: ClusterState, caller: Caller, spec: JobSpec) -> JobSpec:
             f"your token submits to tenant {caller.home} and those beneath it, and the job names {spec.tenant}",
             "leave the tenant out, or ask an admin for a token of that tenant",
         )
-    if not is_admin and spec.priority > PRIORITY_UNTIERED_MAX and priority_cap(state.tenants, spec.tenant) is None:
-        raise StokerError(_above_untiered(spec))
+    check_priority(state, caller, spec.tenant, spec.priority)
     if spec.user == caller.user or (is_admin and spec.user):
         return spec
     if spec.user:
         raise StokerError(_not_his_account(caller, spec.user))
     return replace(spec, user=caller.user)
+
+
+def check_priority(state: ClusterState, caller: Caller, tenant: TenantName, priority: int) -> None:
+    """Refuse a priority that only an admin gives where no tier bounds it (K5). Raises: `priority_above_tier`."""
+    if (
+        caller.role is Role.ADMIN
+        or priority <= PRIORITY_UNTIERED_MAX
+        or priority_cap(state.tenants, tenant) is not None
+    ):
+        return
+    raise StokerError(_above_untiered(tenant, priority))
 
 
 def _not_his(caller: Caller, job: Job) -> StokerError:
@@ -248,16 +258,16 @@ def _not_his(caller: Caller, job: Job) -> StokerError:
     )
 
 
-def _above_untiered(spec: JobSpec) -> Refusal:
+def _above_untiered(tenant: TenantName, priority: int) -> Refusal:
     most = PRIORITY_UNTIERED_MAX
     return refuse(
         "priority_above_tier",
-        f"priority {spec.priority} is above {most}, the most in a tenant without a tier, as {spec.tenant} is",
+        f"priority {priority} is above {most}, the most in a tenant without a tier, as {tenant} is",
         f"ask for at most {most} (`high`), or let an admin submit it or give the tenant a tier "
-        f"(`stoker tenant set {spec.tenant} --priority critical`)",
-        priority=spec.priority,
+        f"(`stoker tenant set {tenant} --priority critical`)",
+        priority=priority,
         priority_max=most,
-        tenant=spec.tenant,
+        tenant=tenant,
     )
 
 

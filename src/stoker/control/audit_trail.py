@@ -31,6 +31,7 @@ from stoker.brain.domain.units import DAY_MS, SECOND_MS, Instant
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.codec import Fact
 from stoker.brain.state.commands import Command
+from stoker.brain.state.events.node import NodeDrained
 from stoker.control.audit_actions import AuditAction, AuditRowBuilder, denied_row, is_person, unchanged_row
 from stoker.ports import History, Telemetry
 
@@ -107,7 +108,8 @@ class AuditTrail:
         if self._row_builder is not None and (fact.joined is not True or by != self._row_builder.by):
             self.finish_row()
         if self._row_builder is None:
-            if not is_person(by):
+            # What a node says of itself follows from work, but for a drain, which a person has to end.
+            if not is_person(by) and not isinstance(fact.event, NodeDrained):
                 return
             self._row_builder = AuditRowBuilder(by, fact.at)
         self._row_builder.read(state, position, fact.event)

@@ -12,6 +12,7 @@ from typing import Self
 
 from stoker.brain.domain.ids import CONTROL, Epoch, Principal
 from stoker.brain.state.commands import BeginEpoch
+from stoker.brain.state.wait_reason import shown_reason
 from stoker.control.access import Access
 from stoker.control.audit_trail import AuditTrail
 from stoker.control.committer import Committer
@@ -22,6 +23,7 @@ from stoker.control.job_metrics import JobMeters
 from stoker.control.ledger_audit import Audit
 from stoker.control.log_lines import Announcer
 from stoker.control.loop import Loop
+from stoker.control.notifier import Notifier
 from stoker.control.output_reader import LogTails, attempt_is_over
 from stoker.control.rate_limit import ListSlots, RateLimit, WrongTokens
 from stoker.control.settings import CoreSettings
@@ -70,6 +72,8 @@ class ControlPlane:
     """Its failover. None = it is the only control plane."""
     vault: SecretVault | None = None
     """None = it keeps no secrets."""
+    notifier: Notifier | None = None
+    """None = nobody is notified of jobs."""
 
     @property
     def audit_trail(self) -> AuditTrail:
@@ -121,6 +125,7 @@ class ControlPlane:
             output=LogTails(nodes.read_log, partial(attempt_is_over, state), ports.clock) if nodes else None,
             pair=pair,
             vault=ports.vault,
+            notifier=_notifier(committer, ports, loop),
         )
 
     def settings_drift(self) -> str:
@@ -133,6 +138,7 @@ class ControlPlane:
         return (
             Duty("loop", self.loop.run),
             Duty("loop_watch", self.loop.watch),
+            *([Duty("notifier", self.notifier.run)] if self.notifier is not None else ()),
             *nodes,
             Duty("audit", self.audit.run),
         )
@@ -147,6 +153,13 @@ class ControlPlane:
             Duty("audit_trail", self.history.run_trail),
             Duty("history_trim", self.history.run_trim),
         )
+
+
+def _notifier(committer: Committer, ports: ControlPorts, loop: Loop) -> Notifier | None:
+    if ports.messenger is None:
+        return None
+    state = committer.state
+    return Notifier(committer, ports, ports.messenger, lambda job: shown_reason(state, job, loop.planned_reason))
 
 
 @asynccontextmanager

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from stoker.brain.domain.audit import AuditRow
+from stoker.brain.domain.errors import Refusal
 from stoker.brain.domain.ids import Epoch, NodeName, Position
 from stoker.brain.domain.instruction import TaskKey
+from stoker.brain.domain.notify import DeliveryResult, Message
 from stoker.brain.domain.report import LogChunk
 from stoker.brain.domain.secret import SealedValue
 from stoker.brain.domain.units import Mono
@@ -36,6 +38,18 @@ class SecretVault(Protocol):
         ...
 
 
+class Messenger(Protocol):
+    """Sender of notifications to the targets that the operator of this control plane allows."""
+
+    def fault(self, target: str) -> Refusal | None:
+        """Return why this target can't be told anything here; None = it can."""
+        ...
+
+    async def send(self, target: str, message: Message) -> DeliveryResult:
+        """Tell a target, once. Takes seconds at most, and raises nothing."""
+        ...
+
+
 class AuditSink(Protocol):
     """A target outside the cluster for rows of the audit trail."""
 
@@ -57,6 +71,8 @@ class ControlPorts:
     """None = this runtime keeps no secrets."""
     audit_sink: AuditSink | None = None
     """None = the audit trail is only kept."""
+    messenger: Messenger | None = None
+    """None = nobody is notified of jobs."""
 
 
 class LogPlace(NamedTuple):

@@ -1,4 +1,4 @@
-"""Operations on jobs that people ask for: cancel, hold, release, requeue and signal.
+"""Operations on jobs that people ask for: cancel, hold, release, requeue, signal and update.
 
 An operation on one job, one member or a whole array returns that record; one on several members returns those. Each is
 returned as the operation left it, looked at before the wait for the disk: later some may have moved on.
@@ -8,17 +8,22 @@ from collections.abc import Sequence
 from signal import Signals
 from typing import Final, NamedTuple
 
+from msgspec import UNSET
+from msgspec.structs import replace
+
 from stoker.brain.domain.access import Caller
 from stoker.brain.domain.array import JobRef, count_of, member_id
 from stoker.brain.domain.ids import JobId
+from stoker.brain.domain.job import Job
 from stoker.brain.domain.units import NEVER, counted
 from stoker.brain.state.cluster import ClusterState
-from stoker.brain.state.commands import JobOperation
+from stoker.brain.state.commands import JobOperation, UpdateJob
 from stoker.brain.state.events.job import AboutJob, MemberMade, MembersCancelled
 from stoker.brain.state.events.union import Event
-from stoker.control.access import check_change
+from stoker.control.access import check_change, check_priority
 from stoker.control.control_plane import ControlPlane
 from stoker.control.queries.job_details import ListedJobs, job_details, listed_jobs, members_named
+from stoker.control.submission import ended_before
 from stoker.wire.rest.job import JobDetails
 
 NODES_NAMED_MAX: Final = 3
@@ -47,11 +52,27 @@ async def carry_out_operation(
     job = committer.state.jobs.get(committer.state.locate(ref.job).job)
     if job is not None:  # else there is nothing that could be anyone's
         check_change(committer.state, caller, job)
+    if isinstance(command, UpdateJob) and job is not None:
+        command = await prepared(control, caller, command, job)
     committer.check_room()
     events = committer.tell(command)
     results = _results(control, ref, events)
     await committer.settled()
     return results
+
+
+async def prepared(control: ControlPlane, caller: Caller, command: UpdateJob, job: Job) -> UpdateJob:
+    """Return a change with what the history knows of the jobs that its dependencies name.
+
+    Raises: StokerError `priority_above_tier` or `history_unavailable`.
+    """
+    changes = command.changes
+    if changes.priority is not UNSET:
+        check_priority(control.committer.state, caller, job.spec.tenant, changes.priority)
+    if changes.after is UNSET or not changes.after:
+        return command
+    before = await ended_before(control, (replace(job.spec, after=changes.after),))
+    return replace(command, ended=before.ended, no_members=before.no_members)
 
 
 def reach_text(told: JobDetails, signal: int) -> str:

@@ -3,6 +3,7 @@
 `CoreSettings` is what a runtime hands to `control`; the classes of single sections are shared with its settings file.
 """
 
+import re
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Final, Literal
@@ -10,6 +11,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from stoker.brain.domain.notify import url_fault
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.quota import Pools
 from stoker.brain.domain.units import Range
@@ -17,6 +19,9 @@ from stoker.wire.address import is_machine
 
 CORS_ORIGINS_MAX: Final = 100
 TLS_NAMES_MAX: Final = 100
+WEBHOOKS_MAX: Final = 1_000
+_SENDER: Final = re.compile(r"[A-Za-z0-9._%+=/-]{1,64}@[A-Za-z0-9.-]{1,255}", re.ASCII)
+_WEBHOOK: Final = re.compile(r"[A-Za-z0-9._-]{1,63}", re.ASCII)
 
 Port = Annotated[int, Range(0, 65_535)]
 
@@ -170,6 +175,67 @@ class AuditSettings(msgspec.Struct, frozen=True, kw_only=True):
         """The machine that rows are sent to in plain text; empty = they stay on this one."""
         host = urlsplit(self.ship_to).hostname or ""
         return "" if not host or is_loopback(host) else host
+
+
+class SmtpSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Section `notify.smtp`: the server that takes mails about jobs."""
+
+    host: str = ""
+    """Its name or address. Empty = no mail is sent."""
+    port: Annotated[int, Range(1, 65_535)] = 587
+    """587 is where servers take mail from programs that log in; 25 of a relay; 465 speaks TLS from the start."""
+    starttls: bool = True
+    """Whether the connection is encrypted before anything is said. Off only for a relay on this machine or network
+    that wants no password."""
+    user: str = ""
+    """Account to log in with. Empty = none is wanted."""
+    password_file: str = ""
+    """File, an absolute path, with its password, read at each mail."""
+    sender: str = ""
+    """Address that mails come from, such as stoker@example.org."""
+
+    def faults(self) -> list[str]:
+        found = []
+        if self.host and not is_machine(self.host):
+            found.append(f"host: {self.host[:80]!r} isn't a host name or an IP address, without a port")
+        if self.host and not _SENDER.fullmatch(self.sender):
+            found.append(f"sender: {self.sender[:80]!r} isn't a mail address, which is needed where there is a `host`")
+        if self.password_file and not self.password_file.startswith("/"):
+            found.append(f"password_file: {self.password_file[:80]!r} isn't an absolute path")
+        if bool(self.user) != bool(self.password_file):
+            found.append("user and password_file: one is given without the other")
+        if self.user and not self.starttls and self.port != 465 and not is_loopback(self.host):
+            found.append("starttls: it is off, so `user` and its password would cross the network as plain text")
+        return found
+
+
+class NotifySettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Section `notify`: whom people may have told of their jobs (`stoker submit --notify end --notify-to ...`).
+
+    Nobody by default: the control plane calls no address that an operator hasn't allowed.
+    """
+
+    smtp: SmtpSettings = SmtpSettings()
+    mail_domains: tuple[str, ...] = ()
+    """Domains that mails may go to, each with those beneath it. Empty = all."""
+    webhooks: dict[str, str] = {}
+    """URLs by the names that people use: `team-a: https://ci.example.org/stoker` gets JSON, and `slack:` before a URL
+    the shape that Slack reads. A URL is shown to nobody; it may be in the environment instead."""
+    url_prefixes: tuple[str, ...] = ()
+    """Beginnings of URLs that people may name themselves, such as https://hooks.slack.com/services. Empty = none."""
+
+    def faults(self) -> list[str]:
+        found = []
+        if len(self.webhooks) > WEBHOOKS_MAX:
+            found.append(f"webhooks: {len(self.webhooks)} are more than {WEBHOOKS_MAX}")
+        for name, url in self.webhooks.items():
+            if not _WEBHOOK.fullmatch(name):
+                found.append(f"webhooks: {name[:80]!r} may have letters, digits, `.`, `_` and `-`, at most 63 of them")
+            elif fault := url_fault(url.removeprefix("slack:")):
+                found.append(f"webhooks: of {name}: {fault}")
+        found += [f"url_prefixes: {url[:80]!r}: {fault}" for url in self.url_prefixes if (fault := url_fault(url))]
+        wrong = (name for name in self.mail_domains if not is_machine(name))
+        return [*found, *(f"mail_domains: {name[:80]!r} isn't a domain" for name in wrong)]
 
 
 class CoreSettings(msgspec.Struct, frozen=True, kw_only=True):

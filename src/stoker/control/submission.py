@@ -18,10 +18,11 @@ import msgspec
 
 from stoker.brain.domain.access import Caller
 from stoker.brain.domain.array import JobRef
-from stoker.brain.domain.errors import StokerError
+from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.ids import JobId, Principal
 from stoker.brain.domain.job import Job, JobSpec
 from stoker.brain.domain.lifecycle import JobState
+from stoker.brain.domain.notify import Notify
 from stoker.brain.domain.units import Instant
 from stoker.brain.state.commands import Submit
 from stoker.brain.state.events.job import JobSubmitted
@@ -52,7 +53,7 @@ class Submitted(NamedTuple):
     """When the jobs were first submitted; None = by this request (I1)."""
 
 
-class _Before(NamedTuple):
+class EndedBefore(NamedTuple):
     """Answers of the history about jobs that dependencies name and the state has forgotten (I5)."""
 
     ended: Mapping[JobRef, JobState]
@@ -83,7 +84,9 @@ async def submitted(control: ControlPlane, caller: Caller, specs: Sequence[JobSp
     """The jobs that these became. Raises: StokerError as the brain refuses, or `history_unavailable` (I5)."""
     committer = control.committer
     control.access.check(caller)
-    before = await _before(control, specs) if any(spec.after for spec in specs) else _Before({}, frozenset())
+    for index, spec in enumerate(specs):
+        check_targets(control, spec.notify, index if len(specs) > 1 else None)
+    before = await ended_before(control, specs) if any(spec.after for spec in specs) else EndedBefore({}, frozenset())
     committer.check_room()
     events = committer.tell(
         Submit(
@@ -104,7 +107,22 @@ async def submitted(control: ControlPlane, caller: Caller, specs: Sequence[JobSp
     return answer
 
 
-async def _before(control: ControlPlane, specs: Sequence[JobSpec]) -> _Before:
+def check_targets(control: ControlPlane, notify: Notify | None, index: int | None = None) -> None:
+    """Refuse targets that this control plane may not tell anything. Raises: StokerError `notify_not_allowed`."""
+    for target in notify.to if notify is not None else ():
+        refusal = _NO_NOTIFIER if control.notifier is None else control.notifier.fault(target)
+        if refusal is not None:
+            fault = StokerError(refusal)
+            raise fault if index is None else of_index(fault, index)
+
+
+_NO_NOTIFIER: Final = refuse(
+    "notify_not_allowed", "this control plane notifies nobody", "leave `notify` out; `stoker wait ID` waits for an end"
+)
+
+
+async def ended_before(control: ControlPlane, specs: Sequence[JobSpec]) -> EndedBefore:
+    """Return what the history knows of forgotten jobs that these ones wait for (I5)."""
     ended: dict[JobRef, JobState] = {}
     no_members: set[JobRef] = set()
     looked_for: dict[JobRef, None] = {}
@@ -116,7 +134,7 @@ async def _before(control: ControlPlane, specs: Sequence[JobSpec]) -> _Before:
                 ended[ref] = found.state
             elif found is None and await is_no_member(control, ref):
                 no_members.add(ref)
-    return _Before(ended, no_members)
+    return EndedBefore(ended, no_members)
 
 
 async def _repeated(control: ControlPlane, by: Principal, key: Key) -> Submitted:

@@ -16,6 +16,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -28,6 +29,8 @@ from stoker.adapters.entropy import SystemEntropy
 from stoker.adapters.log_store import history_at, log_at
 from stoker.adapters.logs import StructuredTelemetry, library_logs
 from stoker.adapters.metrics import Metrics
+from stoker.adapters.notify_mail import MailServer
+from stoker.adapters.notify_targets import Targets
 from stoker.adapters.secret_keys import SecretKeys
 from stoker.api.http.app import create_app
 from stoker.api.http.server import serve_http
@@ -39,7 +42,7 @@ from stoker.control.committer import LogTooNew
 from stoker.control.control_plane import active
 from stoker.control.control_ports import ControlPorts
 from stoker.control.job_secrets import warn_of_lost_keys
-from stoker.control.settings import is_loopback
+from stoker.control.settings import NotifySettings, is_loopback
 from stoker.control.supervisor import DutyEnded
 from stoker.live.control_plane import LiveControlPlane, quiet_collector, recover_control
 from stoker.live.rpc.server import RpcServer
@@ -78,7 +81,14 @@ async def run_control(
     telemetry = StructuredTelemetry(clock, metrics=Metrics(), level=settings.log.level, format=settings.log.format)
     vault = SecretKeys(settings.secret_key_file)
     sink = sink_at(settings.audit.ship_to)
-    ports = ControlPorts(clock=clock, entropy=SystemEntropy(), telemetry=telemetry, vault=vault, audit_sink=sink)
+    ports = ControlPorts(
+        clock=clock,
+        entropy=SystemEntropy(),
+        telemetry=telemetry,
+        vault=vault,
+        audit_sink=sink,
+        messenger=targets_of(settings.notify),
+    )
     with library_logs(telemetry), as_refusals():
         try:
             await _run(settings, ports, stop, on_ready, open_to_owner=open_to_owner)
@@ -144,6 +154,25 @@ async def _run_one_of_several(
 
     with _listeners(settings) as listeners:
         await Pair(settings, ports, on_ready, credentials).run(listeners, stop)
+
+
+def targets_of(settings: NotifySettings) -> Targets:
+    """Return whom people may have told of their jobs."""
+    smtp = settings.smtp
+    server = MailServer(
+        host=smtp.host,
+        port=smtp.port,
+        starttls=smtp.starttls,
+        user=smtp.user,
+        password=lambda: Path(smtp.password_file).read_text().strip(),
+        sender=smtp.sender,
+    )
+    return Targets(
+        server=server if smtp.host else None,
+        domains=[domain.lower() for domain in settings.mail_domains],
+        webhooks=settings.webhooks,
+        prefixes=settings.url_prefixes,
+    )
 
 
 def _must_not_ship_in_clear(settings: ControlSettings) -> None:

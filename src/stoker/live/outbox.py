@@ -18,7 +18,7 @@ Rules: O1  an instruction leaves only when all that it follows from is durable
 
 from collections.abc import Callable, Iterable, Sequence
 
-from stoker.brain.domain.environment import task_environment
+from stoker.brain.domain.environment import host_file, task_environment
 from stoker.brain.domain.errors import StokerError, refusal_error
 from stoker.brain.domain.ids import JobId, NodeName
 from stoker.brain.domain.instruction import Instruction, Signal, Start, Stop, TaskKey
@@ -181,6 +181,10 @@ class Outbox:
     def _start(self, key: TaskKey, job: Job, attempt: Attempt, task: Task, opened: dict[str, str]) -> Start:
         state, placement = self._committer.state, task.placement
         devices = {placement.node: state.nodes[placement.node].inventory.gpus}
+        addresses = {
+            node: state.nodes[node].inventory.address for node in {task.placement.node: None for task in attempt.tasks}
+        }
+        ports = (0, 0) if attempt.master_port else (state.policy.port_min, state.policy.port_max)
         return Start(
             key=key,
             epoch=state.epoch,
@@ -191,12 +195,17 @@ class Outbox:
             cpus=placement.cpus,
             memory_mb=placement.memory_mb,
             user=job.spec.user,
+            tenant=job.spec.tenant,
             output=output_path(job.spec.output, job, placement.node, key.rank),
             error=output_path(job.spec.error, job, placement.node, key.rank),
             append=must_append(job.spec.output, key.rank) or must_append(job.spec.error, key.rank),
             probe_port=attempt.master_port if key.rank == 0 else 0,
             lease_ms=attempt.lease_ms,
+            gang_port_min=ports[0],
+            gang_port_max=ports[1],
+            host_file=host_file(attempt, addresses),
             encoding=job.spec.encoding,
+            script=job.spec.script,
         )
 
 

@@ -157,7 +157,7 @@ def _decode_start(wire: pb.Start) -> Start:
     return _decoded(
         Start,
         wire,
-        *("cpus", "memory_mb", "probe_port", "lease_ms"),
+        *("cpus", "memory_mb", "probe_port", "lease_ms", "gang_port_min", "gang_port_max"),
         key=_decode_key(wire.key),
         command=wire.shell or tuple(wire.argv),
         env=dict(wire.env),
@@ -170,7 +170,8 @@ def _decode_start(wire: pb.Start) -> Start:
 
 
 def encode_finished(finished: TaskFinished) -> pb.TaskFinishedRequest:
-    end = pb.TaskEnd(**{**_fields(finished.end), "error": _for_people(finished.end.error)})
+    texts = {name: _for_people(getattr(finished.end, name)) for name in ("error", "node_fault")}
+    end = pb.TaskEnd(**{**_fields(finished.end), **texts})
     return pb.TaskFinishedRequest(node=finished.node, key=pb.TaskKey(**_fields(finished.key)), end=end)
 
 

@@ -42,7 +42,7 @@ Answer = TypeVar("Answer", covariant=True)
 class Endpoint(NamedTuple, Generic[Answer]):
     """One HTTP method at one path, with the shapes that it takes and gives."""
 
-    method: Literal["GET", "POST", "PUT", "DELETE"]
+    method: Literal["GET", "POST", "PUT", "PATCH", "DELETE"]
     path: str
     """As in the OpenAPI document, with parameters in braces."""
     answer: Callable[[], type[Answer]]
@@ -80,13 +80,20 @@ class Endpoint(NamedTuple, Generic[Answer]):
         """Every shape that the body may have; empty where none is sent."""
         return () if self.body is None else (self.body(), *self.other_bodies())
 
+    @property
+    def body_may_lack(self) -> bool:
+        """Whether an order may come without the body that it may have."""
+        from msgspec.structs import fields  # only a control plane asks
+
+        return bool(self.job_operation) and not any(field.required for each in self.bodies for field in fields(each))
+
 
 def _no_query() -> type[Struct]:
     return rest.decode.NoQuery
 
 
 def _job_operation(
-    method: Literal["POST", "DELETE"],
+    method: Literal["POST", "PATCH", "DELETE"],
     path: str,
     does: str,
     *refusals: str,
@@ -149,6 +156,7 @@ REQUEUE: Final = _job_operation(
     *("nothing_failed", "job_waits", "job_ended", "too_many_jobs", "too_many_attempts"),
     *("dependency_never_satisfied", "unknown_partition", "unknown_tenant", "queue_full", "job_bytes_full"),
     *("over_tenant_limit", "demand_unstated", "priority_above_tier", "time_limit_too_long"),
+    body=lambda: rest.job.RequeueBody,
     repeatable=False,
 )
 """A repeat would stop what the first one started."""
@@ -161,7 +169,21 @@ SIGNAL: Final = _job_operation(
     repeatable=False,
 )
 """A repeat would send the signal a second time."""
+UPDATE: Final = _job_operation(
+    "PATCH",
+    "/api/v1/jobs/{job_id}",
+    "Change a job: what waits in all that the body may name, what runs in its time limit, name, comment, priority, "
+    "retries and requeue.",
+    *("no_changes", "job_ended", "job_live", "not_of_members", "too_many_jobs", "job_bytes_full"),
+    *("bad_time", "bad_field", "bad_begin", "begin_too_late", "bad_lost_after", "bad_priority", "out_of_range"),
+    *("text_too_long", "bad_text", "gpu_wish_without_gpus", "demand_unsatisfiable", "time_limit_too_long"),
+    *("bad_dependency", "dependency_cycle", "dependency_never_satisfied", "too_many_dependencies"),
+    *("bad_selector", "bad_toleration", "too_many_terms", "unknown_node", "unknown_partition", "unknown_tenant"),
+    *("over_tenant_limit", "demand_unstated", "priority_above_tier", "history_unavailable"),
+    body=lambda: rest.submit.JobPatch,
+)
 WHY: Final = Endpoint("GET", "/api/v1/jobs/{job_id}/why", lambda: rest.why.WhyView)
+SCRIPT: Final = Endpoint("GET", "/api/v1/jobs/{job_id}/script", lambda: rest.job.ScriptView)
 JOB_EVENTS: Final = Endpoint(
     "GET",
     "/api/v1/jobs/{job_id}/events",

@@ -89,6 +89,7 @@ def encode_job(view: JobView) -> pb.Job:
         reason=_encode_reason(view.reason) if view.reason else None,
         attempts=[_encode_attempt(attempt) for attempt in view.attempts],
         members=pb.ArrayMembers(**_fields(view.members)) if view.members else None,
+        notices=[pb.JobNotice(**_fields(notice)) for notice in view.notices],
     )
     if isinstance(view.command, str):
         job.shell = view.command
@@ -99,7 +100,7 @@ def encode_job(view: JobView) -> pb.Job:
     return job
 
 
-_BUILT: Final = ("reason", "attempts", "members", "shell", "argv")
+_BUILT: Final = ("reason", "attempts", "members", "notices", "shell", "argv")
 _SAME_FIELDS: Final = tuple(field.name for field in pb.Job.DESCRIPTOR.fields if field.name not in _BUILT)
 
 

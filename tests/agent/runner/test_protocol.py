@@ -45,6 +45,9 @@ ORDER: dict[str, object] = {
     "do": "start", "key": "1.1.0", "shell": "true", "argv": [], "env": {"A": "b"}, "workdir": "", "gpus": ["G"],
     "memory_mb": 0, "user": "", "allow_root": True, "probe_port": 0, "output": "a", "error": "", "append": True,
     "folder": "/c", "lease_ms": 600_000, "umask": 0o077, "limits": {"nofile": [1_024, -1]}, "pids_max": 9,
+    "gang_port_min": 20_000, "gang_port_max": 29_999, "host_file": "10.0.0.1 slots=2\n",
+    "script": "echo",
+    "prolog": "/etc/prolog", "epilog": "/etc/epilog", "site_env": {"A": "b"}, "site_timeout_s": 60,
 }  # fmt: skip
 
 
@@ -55,7 +58,9 @@ def test_a_whole_start_is_read_as_it_is() -> None:
 def test_a_start_of_an_older_agent_that_knows_no_files_has_none() -> None:
     """P2: a runner outlives the agent that started it, and meets older ones after a step back."""
     meant: dict[str, object] = {"output": "", "error": "", "append": False, "folder": "", "lease_ms": 0}
-    meant |= {"umask": 0o022, "limits": {}, "pids_max": 0}
+    meant |= {"umask": 0o022, "limits": {}, "pids_max": 0, "gang_port_min": 0, "gang_port_max": 0, "host_file": ""}
+    meant |= {"prolog": "", "epilog": "", "site_env": {}, "site_timeout_s": 0}
+    meant |= {"script": ""}
     older = {name: value for name, value in ORDER.items() if name not in meant}
     assert read_start(older) == {**ORDER, **meant}
 

@@ -62,6 +62,18 @@ async def test_a_running_job_is_stopped_first_when_it_is_requeued(plane: Plane) 
     assert (await agent.run()).key.attempt == 2
 
 
+async def test_a_running_job_that_is_requeued_with_hold_is_held_once_it_has_stopped(plane: Plane) -> None:
+    agent = await plane.join("n")
+    job = await submit(plane)
+    start = await agent.run()
+    assert (await tell(plane, "requeue", job, {"hold": True})).json["state"] == "stopping"
+    await agent.next_stop()
+    await agent.end(start, cause=EndCause.STOPPED)
+    assert await state_of(plane, job) == "held"
+    assert (await tell(plane, "release", job)).json["state"] == "pending"
+    assert (await agent.run()).key.attempt == 2
+
+
 @pytest.mark.parametrize("name", ["USR1", "SIGUSR1", "usr1", 10, "10"])
 async def test_a_signal_goes_by_name_or_number_to_what_runs(plane: Plane, name: object) -> None:
     agent = await plane.join("n")

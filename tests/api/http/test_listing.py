@@ -4,9 +4,11 @@ import asyncio
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import pytest
 
+from stoker.brain.domain.access import OWNER
 from stoker.brain.domain.array import JobRef, parse_array
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import JobId
@@ -14,9 +16,11 @@ from stoker.brain.domain.job_filter import JobFilter
 from stoker.brain.domain.lifecycle import FINAL, JobState
 from stoker.brain.domain.units import Instant
 from stoker.brain.state.commands import Cancel, Requeue
-from stoker.control.queries.job_listing import OFFSET_MAX, Found, page_of, select
+from stoker.control.access import Sights
+from stoker.control.queries.job_listing import OFFSET_MAX, Found, JobPage, page_of, select
 from stoker.live.settings.control import ControlSettings
 from stoker.live.settings.policy import PolicySettings
+from stoker.wire.rest.job import JobListQuery
 from tests.control.stage import ANNA, Player, Stage, stage, virtual
 
 FORGETFUL = ControlSettings(policy=PolicySettings(ended_jobs_max=3))
@@ -25,7 +29,11 @@ FULL = "no space left on device"
 
 
 async def page(s: Stage, wanted: JobFilter, limit: int, after: str = "", offset: int = 0) -> Found:
-    return await select(s.control, wanted, await page_of(s.control, limit, offset, after))
+    return await select(s.control, wanted, await bounds(s, limit=limit, offset=offset, after=after))
+
+
+async def bounds(s: Stage, **asked: Any) -> JobPage:  # noqa: ANN401  # each field of the query has its own type
+    return await page_of(s.control, JobListQuery(**asked), Sights(s.state, OWNER))
 
 
 async def every(s: Stage, wanted: JobFilter, limits: list[int]) -> list[JobId]:
@@ -281,7 +289,7 @@ async def test_a_job_that_ended_and_is_not_yet_written_is_listed_though_the_stat
 async def test_an_offset_beyond_all_reason_is_refused_with_the_other_way() -> None:
     async with stage() as s:
         with pytest.raises(StokerError, match="after"):
-            await page_of(s.control, 5, OFFSET_MAX + 1, "")
+            await bounds(s, limit=5, offset=OFFSET_MAX + 1)
         assert (await page(s, JobFilter(), 5, offset=OFFSET_MAX)).jobs == []
 
 

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from stoker.brain.domain.allocation import TaskPlacement
 from stoker.brain.domain.demand import Demand
-from stoker.brain.domain.environment import task_environment
+from stoker.brain.domain.environment import host_file, task_environment
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.fit import tasks_that_fit
 from stoker.brain.domain.gpu import Gpu, model_matches
@@ -23,6 +23,7 @@ from stoker.brain.domain.lifecycle import (
     check_move,
     states_named,
 )
+from stoker.brain.domain.node import Free
 from stoker.brain.domain.reason import Reason, ReasonCode, describe, hint_for
 from stoker.brain.domain.units import Instant, human_duration
 
@@ -196,7 +197,6 @@ def test_a_job_sees_its_gpus_by_uuid_in_pci_order_whatever_it_set_itself() -> No
     assert env["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"
     assert env["MINE"] == "1"
     assert (env["STOKER_JOB_ID"], env["STOKER_ATTEMPT"], env["STOKER_RESTART_COUNT"]) == ("9", "2", "1")
-    assert "RANK" not in env
 
 
 def test_a_job_may_ask_for_integers() -> None:
@@ -213,13 +213,48 @@ def test_a_job_without_gpus_sees_none() -> None:
     assert (env["CUDA_VISIBLE_DEVICES"], env["NVIDIA_VISIBLE_DEVICES"]) == ("", "void")
 
 
-def test_ranks_know_their_place_in_the_gang() -> None:
+def test_a_task_is_what_torch_calls_a_node_and_torchrun_starts_a_process_for_each_of_its_gpus() -> None:
+    job, attempt = _attempt(("n1", ("a", "b")), ("n1", ("c", "d")), ("n2", ("e", "f")), port=20_123)
+    envs = [task_environment(job, attempt, rank, {}, {}) for rank in range(3)]
+    everywhere = {
+        "WORLD_SIZE": "3", "NNODES": "3", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "PET_NNODES": "3",
+        "PET_NPROC_PER_NODE": "2", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "20123", "PET_MASTER_ADDR": "10.0.0.1",
+        "PET_MASTER_PORT": "20123",
+    }  # fmt: skip
+    assert all(everywhere.items() <= env.items() for env in envs)
+    names = ("RANK", "NODE_RANK", "PET_NODE_RANK")
+    assert [[env[name] for name in names] for env in envs] == [[str(rank)] * 3 for rank in range(3)]
+
+
+def test_a_task_knows_its_place_within_its_machine() -> None:
     job, attempt = _attempt(("n1", ("a",)), ("n1", ("b",)), ("n2", ("c",)), port=20_123)
     envs = [task_environment(job, attempt, rank, {}, {}) for rank in range(3)]
-    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "NODE_RANK", "NNODES")
-    assert [tuple(env[name] for name in names) for env in envs] == [
-        ("0", "3", "0", "2", "0", "2"),
-        ("1", "3", "1", "2", "0", "2"),
-        ("2", "3", "0", "1", "1", "2"),
-    ]
-    assert {(env["MASTER_ADDR"], env["MASTER_PORT"]) for env in envs} == {("10.0.0.1", "20123")}
+    places = [(env["STOKER_LOCAL_RANK"], env["STOKER_LOCAL_SIZE"]) for env in envs]
+    assert places == [("0", "2"), ("1", "2"), ("0", "1")]
+
+
+def test_a_job_of_one_task_without_gpus_is_a_world_of_one_whose_place_its_node_chooses() -> None:
+    job, attempt = _attempt(("n1", ()))
+    env = task_environment(job, attempt, 0, {}, {})
+    world = {"RANK": "0", "WORLD_SIZE": "1", "NNODES": "1", "LOCAL_RANK": "0", "PET_NNODES": "1"}
+    assert world.items() <= env.items()
+    assert (env["PET_NPROC_PER_NODE"], "MASTER_PORT" in env, "PET_MASTER_ADDR" in env) == ("1", False, False)
+
+
+def test_a_host_file_names_each_machine_once_in_the_order_of_ranks_with_its_slots() -> None:
+    """DeepSpeed refuses a file that names a machine twice; two nodes may be one machine."""
+    _, attempt = _attempt(("n1", ("a", "b")), ("n2", ("c", "d")), ("n3", ("e", "f")), ("n3", ("g", "h")))
+    addresses = {NodeName("n1"): "10.0.0.1", NodeName("n2"): "10.0.0.1", NodeName("n3"): "h3"}
+    assert host_file(attempt, addresses) == "10.0.0.1 slots=4\nh3 slots=4\n"
+
+
+def test_tasks_without_gpus_are_one_slot_each_of_a_host_file() -> None:
+    _, attempt = _attempt(("n1", ()), ("n1", ()), ("n2", ()))
+    addresses = {NodeName("n1"): "10.0.0.1", NodeName("n2"): "10.0.0.2"}
+    assert host_file(attempt, addresses) == "10.0.0.1 slots=2\n10.0.0.2 slots=1\n"
+
+
+def test_what_a_placement_takes_is_free_no_more_and_the_rest_is() -> None:
+    gpus = tuple(Gpu(uuid=GpuUuid(f"G{n}"), index=n, model="H100", memory_mb=81_920) for n in range(2))
+    placement = TaskPlacement(rank=0, node=NodeName("n"), gpus=(gpus[0].uuid,), cpus=3, memory_mb=10)
+    assert Free(gpus, 8, 100).take(placement) == Free(gpus[1:], 5, 90)

@@ -160,7 +160,8 @@ def test_the_order_in_a_hint_is_one_that_is_taken(pruned: int) -> None:
         for kind in (Hold, Cancel):
             answer = answered(kind, named)
             assert isinstance(answer, Refusal) or (named, kind) == ("1_2", Cancel)
-            for word in re.findall(r"`stoker requeue ([^`]+)`", answer.hint if isinstance(answer, Refusal) else ""):
+            hint = answer.hint if isinstance(answer, Refusal) else ""
+            for word in re.findall(r"`stoker requeue (?:--hold )?([^`]+)`", hint):
                 again = answered(Requeue, word.strip("'"))
                 assert not isinstance(again, Refusal), f"{named}: {word}: {again}"
 

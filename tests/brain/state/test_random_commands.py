@@ -30,6 +30,7 @@ from stoker.brain.domain.ids import (
 )
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.job import EndCause, JobSpec, TaskEnd, tasks_on
+from stoker.brain.domain.job_changes import JobChanges
 from stoker.brain.domain.lifecycle import LIVE, JobState
 from stoker.brain.domain.partition import Partition
 from stoker.brain.domain.plan import Plan
@@ -122,6 +123,8 @@ class Chaos(Story):
             order = chance.choice((ask.Cancel, ask.Cancel, ask.Hold, ask.Release, ask.Requeue, ask.Requeue))
             return order(by=ANNA, target=self.ref())
         if kind < 0.43:
+            if chance.random() < 0.6:
+                return ask.UpdateJob(by=ANNA, target=self.ref(), changes=self.changes())
             return ask.SignalJob(by=ANNA, target=self.ref(), signal=10)
         if kind < 0.5:
             return ask.RunDeadlines(by=CONTROL)
@@ -135,6 +138,17 @@ class Chaos(Story):
             self.ask(ask.NodeSilent(by=CONTROL, node=node))
             return ask.LoseSilent(by=CONTROL, node=node, silent_ms=chance.choice((15_000, 17_000, 60_000)))
         return self.of_node(node)
+
+    def changes(self) -> JobChanges:
+        chance, spec = self.chance, self.spec()
+        return chance.choice(
+            (
+                JobChanges(after=tuple(each for each in spec.after if each.sibling is None)),
+                JobChanges(gpu_count=spec.demand.gpu_count, tasks=chance.choice((1, 2))),
+                JobChanges(begin=spec.begin, comment="x" * chance.choice((0, 9))),
+                JobChanges(time_limit_ms=chance.choice((1, 50, 100_000)), priority=chance.choice((100, 500))),
+            )
+        )
 
     def spec(self) -> JobSpec:
         chance = self.chance

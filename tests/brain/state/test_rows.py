@@ -20,7 +20,8 @@ FIELD_OF: dict[Audience, str] = {
     Audience.TENANT: "tenant",
 }
 SLEEPS = """
-    JobPlaced TaskStarted AttemptStopping JobHeld JobSignalled MemberMade MembersCancelled SubmitKeyed JobsPruned
+    JobPlaced TaskStarted AttemptStopping JobHeld JobSignalled MemberMade MembersCancelled SubmitKeyed
+    NotificationTried NotificationSettled JobsPruned
     StartFailed NodeDropped NodeLost LeaseBroken PartitionDeleted TenantDeleted TokenCreated TokenRevoked NodeJoined
     NodeKeyReplaced SecretSet SecretDeleted ClusterCreated
     EpochBegan ClusterRestored ClockMoved
@@ -66,11 +67,12 @@ def test_what_says_what_a_job_runs_has_an_outline_for_those_who_may_not_know() -
         says = {"JobSpec", "TaskEnd", "Reason"} & parts.keys() and kind.row.audience is not Audience.TENANT
         assert not says or kind.row.outline is not None, kind
     assert [kind.__name__ for kind in EVENTS if kind.row.outline is not None] == [
-        *("JobSubmitted", "JobPlaced", "TaskEnded", "JobRequeued", "JobFinished", "SubmitKeyed")
+        *("JobSubmitted", "JobPlaced", "TaskEnded", "JobRequeued", "JobFinished", "JobUpdated", "SubmitKeyed"),
+        *("NotificationTried", "NotificationSettled"),
     ]
 
 
-def test_a_secret_of_an_event_is_taken_out_for_every_reader() -> None:
+def test_a_secret_of_an_event_is_taken_out_for_every_reader_and_so_is_a_script() -> None:
     assert [kind.__name__ for kind in EVENTS if kind.row.public is not None] == [
-        *("NodeRegistered", "TokenCreated", "NodeJoined", "NodeKeyReplaced", "SecretSet")
+        *("JobSubmitted", "NodeRegistered", "TokenCreated", "NodeJoined", "NodeKeyReplaced", "SecretSet")
     ]

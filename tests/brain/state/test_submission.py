@@ -75,6 +75,38 @@ def test_a_job_in_latin_1_runs_only_where_its_bytes_arrive_as_they_are() -> None
     assert admits(where, older, labels_of(nodes[older]), ()), "its agent was upgraded"
 
 
+def test_a_job_with_a_script_runs_only_where_the_agent_keeps_scripts() -> None:
+    story = Story()
+    older, newer = NodeName("n1"), NodeName("n2")
+    story.register("n1", replace(inventory("n1"), keeps_scripts=False))
+    script = replace(GOOD, command=("train.sh",), script="echo\n")
+    refusal = story.refused(Submit(by=ANNA, specs=(script,)))
+    assert (refusal.code, "all 1 node(s) are too old" in refusal.message) == ("scripts_unknown", True)
+    story.node("n2")
+    where = story.job(story.submit(script)).spec.where
+    nodes = story.state.nodes
+    assert [admits(where, name, labels_of(nodes[name]), ()) for name in (older, newer)] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("bad", "code", "word"),
+    [
+        ({"command": "train.sh"}, "bad_script", "a command that is a list"),
+        ({"command": ()}, "empty_command", "empty"),
+        ({"script": " \n"}, "bad_script", "the script is empty"),
+        ({"script": "x" * (2 << 20)}, "text_too_long", "script has 2097152 bytes; at most 1048576 are taken"),
+        ({"script": "\u00e4" * (1 << 20)}, "text_too_long", "2097152 bytes"),
+        ({"script": "a\0"}, "bad_text", "NUL"),
+        ({"script": "\u20ac", "encoding": TextEncoding.LATIN_1}, "bad_text", "lacks it"),
+        ({"image": "nvidia/cuda"}, "bad_script", "the container of the job"),
+    ],
+)
+def test_a_script_that_can_not_be_kept_is_refused(bad: dict[str, object], code: str, word: str) -> None:
+    refusal = Story().refused(Submit(by=ANNA, specs=(replace(GOOD, **{"command": ("a.sh",), "script": "x", **bad}),)))
+    assert (refusal.code, word in refusal.message) == (code, True), refusal.message
+    assert len(refusal.message) < 500
+
+
 @pytest.mark.parametrize("name", ["Müller", "🔥 train", "a\nb", "pipe|quote'\"", "x" * 300])
 def test_any_readable_name_is_kept_as_it_is(name: str) -> None:
     """Fault 167."""

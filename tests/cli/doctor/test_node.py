@@ -141,6 +141,19 @@ def test_a_folder_for_working_directories_is_judged_as_named(tmp_path: Path) -> 
     assert said(str(tmp_path / "gone"))[0] is Level.WARNING
 
 
+def test_a_prolog_that_others_could_change_is_found(tmp_path: Path) -> None:
+    (fine,) = node.site_programs(ExecutorSettings())
+    assert fine.what == "no prolog or epilog"
+    program = tmp_path / "prolog"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    (fine,) = node.site_programs(ExecutorSettings(prolog=str(program)))
+    assert fine.what == f"around each task, 60 s at most: prolog {program}"
+    program.chmod(0o777)
+    (wrong,) = node.site_programs(ExecutorSettings(prolog=str(program)))
+    assert wrong.what.startswith(f"executor.prolog: {program} may be changed by others")
+
+
 def test_limits_of_jobs_that_this_account_may_not_give_are_found() -> None:
     (fine,) = node.limits(AgentSettings())
     assert fine.what == "jobs get umask 022, and as limits those of the agent"

@@ -52,6 +52,14 @@ def test_nodes_that_cannot_be_heard_are_named_and_all_of_them_is_an_error() -> N
     assert levels(serving.nodes([ready, NodeRow(name="c", state="paused")])) == [Level.OK, Level.WARNING]
 
 
+def test_a_node_that_its_own_prolog_has_drained_is_named_with_its_words_and_one_that_a_person_drains_is_not() -> None:
+    ready, mended = NodeRow(name="a", state="ready"), NodeRow(name="b", state="drained", drain="fans")
+    words = "prolog of job 7 exited 3: no scratch disk"
+    told = list(serving.nodes([ready, mended, NodeRow(name="c", state="draining", drain=words)]))
+    assert levels(told) == [Level.OK, Level.WARNING]
+    assert words in told[1].what
+
+
 def test_a_node_that_can_neither_start_nor_end_jobs_is_named_with_its_fault() -> None:
     told = list(serving.nodes([NodeRow(name="a", state="ready"), NodeRow(name="b", state="faulty", fault="disk full")]))
     assert levels(told) == [Level.OK, Level.WARNING]

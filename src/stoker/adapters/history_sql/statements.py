@@ -10,11 +10,11 @@ LAG_MS wider, and the time asked for as well.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 import msgspec
 
@@ -22,9 +22,10 @@ from stoker.brain.domain.array import JobRef, count_of
 from stoker.brain.domain.audit import NUMBERS, OK, REFUSED, UNCHANGED, AuditQuery, AuditRow
 from stoker.brain.domain.ids import JobId, Position
 from stoker.brain.domain.job import Attempt, Job
-from stoker.brain.domain.job_filter import JobFilter
+from stoker.brain.domain.job_filter import JobFilter, is_pattern
 from stoker.brain.domain.units import MINUTE_MS, NEVER, Instant
 from stoker.brain.domain.usage import Holding, UsageBy, UsageQuery
+from stoker.brain.domain.where import Operator, Requirement
 from stoker.ports import HistoryBatch
 
 Value = int | str | bytes | None
@@ -99,6 +100,7 @@ _KEYS: Final = {
     UsageBy.NODE: "node",
     UsageBy.JOB: "CAST(CASE WHEN array_id = 0 THEN job ELSE array_id END AS TEXT)",
 }
+_HAS: Final = "replace(labels, ?, '') <> labels"
 _HELD_MS: Final = "(CASE WHEN to_ms < ? THEN to_ms ELSE ? END - CASE WHEN from_ms > ? THEN from_ms ELSE ? END)"
 HELD: Final = (
     f"SELECT sum(gpus * {_HELD_MS}) FROM allocation WHERE node = ? AND to_ms > ? AND from_ms < ? AND position <= ?"
@@ -122,7 +124,7 @@ _job: Final = msgspec.json.Decoder(Job)
 TABLES: Final = {
     "job": (
         "id",
-        "array_id is_array unborn state tenant account job_class name submitted_ms ended_ms position",
+        "array_id is_array unborn state tenant account job_class name submitted_ms ended_ms position labels",
     ),
     "job_record": ("id", "record"),
     "attempt": ("job number", "outcome exit_code placed_ms started_ms ended_ms tasks gpus position"),
@@ -172,7 +174,7 @@ _OF_STEP: Final = (
     # Texts are compared as the brain does, byte by byte, whatever the database's language.
     (re.compile(r"\bTEXT\b"), 'text COLLATE "C"'),
     (re.compile(r"\bBLOB\b"), "bytea"),
-    (re.compile(r"\b(CREATE TABLE|CREATE INDEX|ON) (\w+)"), r"\1 stoker_history_\2"),
+    (re.compile(r"\b(CREATE TABLE|ALTER TABLE|CREATE INDEX|ON) (\w+)"), r"\1 stoker_history_\2"),
 )
 
 
@@ -215,8 +217,13 @@ def _job_row(position: Position, job: Job) -> Row:
     return (
         *(job.id, job.array_of, int(job.members is not None), unborn(job)),
         *(job.state.value, spec.tenant, job.account, spec.job_class.value, spec.name),
-        *(job.submitted_at, job.ended_at, position),
+        *(job.submitted_at, job.ended_at, position, labels_text(spec.labels)),
     )
+
+
+def labels_text(labels: Mapping[str, str]) -> str:
+    """Return labels as one text with `,KEY=VALUE,` for each, since no letter of a label is a comma or `=`."""
+    return f",{','.join(f'{key}={value}' for key, value in sorted(labels.items()))}," if labels else ""
 
 
 def unborn(job: Job) -> int:
@@ -274,7 +281,15 @@ def _job_tests(wanted: JobFilter | None) -> Iterator[Test]:
     if wanted.user:
         yield "account = ?", (wanted.user,)
     if wanted.name:
-        yield "name = ?", (wanted.name,)
+        yield (
+            ("name LIKE ? ESCAPE '!'", (_like(wanted.name),))
+            if is_pattern(wanted.name)
+            else ("name = ?", (wanted.name,))
+        )
+    for requirement in wanted.labels:
+        yield _label_test(requirement)
+    if wanted.array:
+        yield "array_id = ?", (wanted.array,)
     if wanted.among is not None:
         # Both stores take more parameters than there may be tenants.
         yield within("tenant IN ({values})", len(wanted.among)) if wanted.among else "1 = 0", sorted(wanted.among)
@@ -282,6 +297,31 @@ def _job_tests(wanted: JobFilter | None) -> Iterator[Test]:
         yield "submitted_ms < ?", (wanted.until,)
     if wanted.since != NEVER:
         yield "ended_ms >= ?", (wanted.since,)
+
+
+def _like(name: str) -> str:
+    """Return a pattern of names as LIKE has it."""
+    literal = re.sub(r"[!%_]", r"!\g<0>", name)
+    return literal.replace("*", "%").replace("?", "_")
+
+
+def _label_test(requirement: Requirement) -> Test:
+    """Return a condition on `labels_text`. Its letters are compared as they are, which LIKE of SQLite doesn't do."""
+    key, values = requirement.key, requirement.values
+    pairs = [f",{key}={value}," for value in values]
+    any_pair = " OR ".join([_HAS] * len(pairs))
+    match requirement.operator:
+        case Operator.EXISTS:
+            return _HAS, (f",{key}=",)
+        case Operator.ABSENT:
+            return f"NOT ({_HAS})", (f",{key}=",)
+        case Operator.IN:
+            return f"({any_pair})", pairs
+        case Operator.NOT_IN:
+            return f"NOT ({any_pair})", pairs
+        case Operator.LIKE:
+            raise AssertionError("no selector of labels has patterns")
+    assert_never(requirement.operator)
 
 
 def sums_of(query: UsageQuery, most: int, keys: Sequence[str] | None) -> tuple[str, list[Value]]:

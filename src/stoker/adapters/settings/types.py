@@ -59,6 +59,8 @@ def from_text(wanted: Any, given: object) -> object:  # noqa: ANN401  # a type f
     text = _shown(given)
     if get_origin(wanted) not in (list, tuple, dict):
         return _scalar(wanted, text)
+    if text.startswith("[") and text.endswith("]"):
+        raise Unreadable(f"{_quoted(text)} is a list as YAML has it; in a variable or a flag it is a,b")
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if get_origin(wanted) is not dict:
         return _sequence(wanted, parts)

@@ -111,6 +111,8 @@ class SqliteHistory(SqlHistory):
     def _open_reader(self) -> None:
         self._close_reader()
         self._reader = self._store.reader()
+        # As in PostgreSQL, and as `JobFilter.matches` has it.
+        self._reader.execute("PRAGMA case_sensitive_like = ON")
 
     def _taken(self) -> HistoryCopy:
         self._opened(self._writer)

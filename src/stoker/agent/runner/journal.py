@@ -26,9 +26,9 @@ from stoker.agent.runner.files import body_of, checked_line, opened, replace_fil
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from typing import Final, TypedDict
+    from typing import Final, NotRequired, TypedDict
 
-    from stoker.agent.runner.protocol import EndFields, OverFields
+    from stoker.agent.runner.protocol import EndFields, OverFields, SiteFields
 
     class StartRecord(TypedDict):
         """Start of a task, with what a later runner needs to find its processes."""
@@ -41,6 +41,10 @@ if TYPE_CHECKING:
         groups: list[str]
         pid: int
         birth: int
+        prolog: NotRequired[bool]
+        """Whether a prolog goes before its process."""
+        epilog: NotRequired[SiteFields]
+        """What follows it. Neither stands in a record without one."""
 
 
 VERSION: Final = 1
@@ -287,7 +291,8 @@ def _over(body: bytes) -> OverFields:
 
 
 def _only_end(body: bytes) -> bytes:
-    return json.dumps(list(_over(body)["end"].values()), separators=(",", ":")).encode()
+    end = _over(body)["end"]
+    return json.dumps([end[name] for name in _END_FIELDS], separators=(",", ":")).encode()
 
 
 def _end(body: bytes) -> EndFields:

@@ -306,6 +306,7 @@ class RunnerLoop:
                 "pid": os.getpid(),
                 "boot_id": procfs.boot_id(),
                 "notes": self._supervisor.cgroups.notes,
+                "scripts": True,
                 "cgroups": self._supervisor.cgroups.tree is not None,
                 "guarded": self._guard is not None,
                 "fault": self._fault(),

@@ -28,9 +28,16 @@ from contextlib import suppress
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from typing import Final, Literal, TypedDict, TypeVar
+    from typing import Final, Literal, NotRequired, TypedDict, TypeVar
 
     T = TypeVar("T")
+
+    class SiteFields(TypedDict):
+        """Program of the site, as a start describes it."""
+
+        path: str
+        env: dict[str, str]
+        timeout_s: int
 
     class StartInstruction(TypedDict):
         """Start one task. Exactly one of `shell` and `argv` isn't empty."""
@@ -51,9 +58,20 @@ if TYPE_CHECKING:
         append: bool
         folder: str
         lease_ms: int
+        script: str
+        """Text of the script that `argv` names. Empty = `argv` names a program of this node."""
         umask: int
         pids_max: int
         """Processes and threads that the task may have at once, where the node can bound them. 0 = no bound."""
+        gang_port_min: int
+        gang_port_max: int
+        """Choose a port for it beyond these. 0 = it has one."""
+        host_file: str
+        prolog: str
+        epilog: str
+        """Programs of the site; empty = none."""
+        site_env: dict[str, str]
+        site_timeout_s: int
         limits: dict[str, list[int]]
         """Soft and hard limit by the names of setrlimit(2), such as `nofile`. -1 = unlimited."""
 
@@ -67,6 +85,8 @@ if TYPE_CHECKING:
         oom: bool
         peak_memory_mb: int
         error: str
+        node_fault: NotRequired[str]
+        """Only where there is one."""
 
     class TaskFields(TypedDict):
         key: str
@@ -81,8 +101,8 @@ if TYPE_CHECKING:
         end: EndFields
 
 
-FRAME_MAX: Final = 8 * 1024 * 1024
-"""The largest start (environment and command at their bounds, every byte escaped) needs a fifth of it."""
+FRAME_MAX: Final = 32 * 1024 * 1024
+"""The largest start (environment, command and script at their bounds, every byte escaped) needs two thirds of it."""
 INVENTORY_PART_MAX: Final = 50
 """Tasks and as many ends, each with up to a thousand GPUs by UUID: half a frame."""
 KEPT_PART_MAX: Final = 1_000
@@ -98,9 +118,14 @@ _CREDENTIALS: Final = struct.Struct("iII")
 """pid, uid, gid."""
 _OLDER: Final[dict[str, object]] = {
     "output": "", "error": "", "append": False, "folder": "", "allow_root": False, "lease_ms": 0, "umask": 0o022,
-    "limits": {}, "pids_max": 0,
+    "limits": {}, "pids_max": 0, "gang_port_min": 0, "gang_port_max": 0, "host_file": "", "script": "",
+    "prolog": "", "epilog": "", "site_env": {}, "site_timeout_s": 0,
 }  # fmt: skip
 """What a start means that is an older agent's, which says nothing of these (P2)."""
+_TEXTS: Final = ("shell", "workdir", "user", "output", "error", "folder", "host_file", "script", "prolog", "epilog")
+_NUMBERS: Final = (
+    "memory_mb", "probe_port", "lease_ms", "umask", "pids_max", "gang_port_min", "gang_port_max", "site_timeout_s",
+)  # fmt: skip
 _READ_BYTES: Final = 256 * 1024
 """Taken from the socket in one turn."""
 
@@ -132,10 +157,13 @@ def read_start(message: Mapping[str, object]) -> StartInstruction:
         raise BadFrame(f"argv, env and gpus of the start of {key} may hold texts only")
     message = {**_OLDER, **message}
     start: dict[str, object] = {"do": "start", "key": key, "argv": argv, "env": env, "gpus": gpus}
-    start |= {name: _text(message, name) for name in ("shell", "workdir", "user", "output", "error", "folder")}
-    start |= {name: read_number(message, name) for name in ("memory_mb", "probe_port", "lease_ms", "umask", "pids_max")}
+    start |= {name: _text(message, name) for name in _TEXTS}
+    start |= {name: read_number(message, name) for name in _NUMBERS}
     start |= {name: _field(message, name, bool, "true or false") for name in ("allow_root", "append")}
     start["limits"] = _read_limits(message)
+    start["site_env"] = site_env = _field(message, "site_env", dict, "variables by name")
+    if not all(isinstance(word, str) for word in (*site_env, *site_env.values())):
+        raise BadFrame(f"site_env of the start of {key} may hold texts only")
     return start  # type: ignore[return-value]  # every field was read just now
 
 

@@ -11,15 +11,25 @@ import os
 from collections import deque
 
 from stoker.agent.runner import clock
+from stoker.agent.runner.files import opened, write_all
 from stoker.agent.runner.output import spool
 from stoker.agent.runner.output.copier import Pipes
 from stoker.agent.runner.output.spool import OutputRetention, Spool
 from stoker.agent.runner.process import procfs
 from stoker.agent.runner.process.account import NOBODY, CannotStart, actor, uid_said
 from stoker.agent.runner.process.cgroup import Cgroups, TaskCgroup
-from stoker.agent.runner.process.launch import FAILED_EARLY, NO_LIMITS, FolderBound, Launch, answer_of, port_conflict
+from stoker.agent.runner.process.launch import (
+    FAILED_EARLY,
+    NO_LIMITS,
+    FolderBound,
+    Launch,
+    answer_of,
+    own_port,
+    port_conflict,
+)
 from stoker.agent.runner.process.tree import Trees
-from stoker.agent.runner.task import ENDING, RUNNING, STARTING, Leases, RunnerTask
+from stoker.agent.runner.site_program import EPILOG, PROLOG, SitePrograms
+from stoker.agent.runner.task import ENDING, RUNNING, STARTING, Leases, RunnerTask, site_fields
 from stoker.agent.runner.task_output import TaskOutputs
 
 TYPE_CHECKING = False
@@ -30,9 +40,12 @@ if TYPE_CHECKING:
     from stoker.agent.runner.journal import Journal, StartRecord
     from stoker.agent.runner.protocol import OverFields, StartInstruction, TaskFields
     from stoker.agent.runner.settings import RunnerSettings
+    from stoker.agent.runner.site_program import SiteProgram
 
     Watch = Callable[[int, RunnerTask], None]
 
+_NOT_BEGUN: Final = "the runner was killed before it started its process"
+HOST_FILE_NAME: Final = "STOKER_HOSTFILE"
 _SIGNALS: Final = range(1, 65)
 _NODE_LACKS: Final = ("(EMFILE)", "(ENFILE)", "(ENOMEM)")
 _OF_THE_NODE: Final = (*_NODE_LACKS, "(EAGAIN)", "(ENOSPC)", "(EROFS)", "(EIO)")
@@ -57,6 +70,7 @@ class Supervisor:
         self.trees = Trees()
         self._boot_id = procfs.boot_id()
         self._null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
+        self._site = SitePrograms(self.cgroups, self.trees, watch, close)
         self.tasks: dict[str, RunnerTask] = {}
         self.leases = Leases()
         self.recorded: list[RunnerTask] = []
@@ -98,6 +112,8 @@ class Supervisor:
         if task.start is not None:
             self._fail(task, "stopped", "stopped before its process was started")
             return
+        if self._site.of(task) is not None:
+            return  # none of the job's processes is left
         self.hear_answer(task)
         # Still no answer: nothing of the job has run that could use a grace.
         grace_s = 0.0 if task.answer >= 0 else grace_ms / 1000
@@ -166,7 +182,10 @@ class Supervisor:
                 continue  # stopped meanwhile
             at_most -= 1
             try:
-                self._launch(task, task.start)
+                if task.prepared or not task.start["prolog"]:
+                    self._launch(task, task.start)
+                else:
+                    self._site.begin(task, PROLOG, site_fields(task.start, task.start["prolog"]), clock.boot_s())
             except CannotStart as error:
                 self._fail(task, cause_of(str(error), error.cause), str(error))
             except OSError as error:
@@ -181,11 +200,17 @@ class Supervisor:
         if conflict:
             raise CannotStart(conflict, "port_taken")
         workdir = start["workdir"] or self.output_retention.workdir(task.key)
-        if not start["workdir"]:
+        script_folder = ""
+        if start["script"]:
+            account.owns(self.output_retention.workdir(task.key))
+            script_folder = self.output_retention.script_folder(task.key)
+        elif not start["workdir"]:
             account.owns(workdir)
         if not self._outputs.opened(task, start, workdir, account):
             return  # it comes again
+        self._tell_place(task, start)
         launch = Launch(start, (procfs.MARK_NAME, task.tree.mark), workdir, account, task.tree.group)
+        launch.keep_script(script_folder, start["script"])
         if self._settings.folder_bytes_max:
             job = int(task.key.partition(".")[0])
             ours = (start["folder"], "" if start["workdir"] else workdir)
@@ -197,6 +222,21 @@ class Supervisor:
         task.spool = Spool(self.output_retention.output(task.key), *limits)
         task.tree.group.make()
         self._fork(task, launch)
+
+    def _tell_place(self, task: RunnerTask, start: StartInstruction) -> None:
+        """Put into its variables where a task's processes meet, and on which machines. Raises CannotStart, OSError."""
+        if start["gang_port_max"]:
+            gang_ports = (start["gang_port_min"], start["gang_port_max"])
+            taken = {other.port for other in self.tasks.values()}
+            task.port = own_port(gang_ports, taken, int.from_bytes(os.urandom(4), "big"))
+            for prefix in ("", "PET_"):
+                start["env"][f"{prefix}MASTER_ADDR"] = "127.0.0.1"
+                start["env"][f"{prefix}MASTER_PORT"] = str(task.port)
+        if start["host_file"]:
+            path = start["env"][HOST_FILE_NAME] = self.output_retention.host_file(task.key)
+            with opened(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as file:
+                os.fchmod(file, 0o644)  # its user reads it
+                write_all(file, start["host_file"].encode())
 
     def _fork(self, task: RunnerTask, launch: Launch) -> None:
         pipes = task.copier.pipes if task.copier else Pipes()
@@ -210,6 +250,7 @@ class Supervisor:
             raise
         pipes.close_task_ends()
         task.start, task.output = None, pipes.take()
+        task.epilog = self._journal.open[task.key].get("epilog")
         self.trees.add(task.tree)
         self.trees.led(task.tree, pid)
         self._journal.ran(task.key, pid, task.tree.birth)
@@ -218,8 +259,11 @@ class Supervisor:
 
     def hear(self, descriptor: int, task: RunnerTask) -> None:
         """Read from the descriptor of a task that is readable."""
+        program = self._site.of(task)
         if descriptor == task.answer:
             self.hear_answer(task)
+        elif program is not None and descriptor == program.output:
+            self._site.hear(program)
         elif descriptor == task.output:
             self._outputs.take(task)
         elif task.copier is not None and descriptor == task.copier.line.fileno():
@@ -258,9 +302,10 @@ class Supervisor:
             any_reaped = True
             self._outputs.reaped(pid)
             tree = self.trees.reaped(pid)
-            if tree is not None:
+            if tree is not None and not self._site.reaped(tree, status, now_s):
                 self._leader_ended(self.tasks[tree.key], status, now_s)
         if any_reaped:
+            self._site.look_again(now_s)
             for task in self._ending.values():
                 task.check_s = now_s
 
@@ -272,15 +317,59 @@ class Supervisor:
     def advance(self) -> None:
         """Take the tasks that are ending, and due for a look, one step on."""
         now_s = clock.boot_s()
+        for program in self._site.over(now_s):
+            self._site_program_over(self.tasks[program.key], program)
         for task in [task for task in self._ending.values() if task.check_s <= now_s]:
             if not task.tree.leading:
                 killed, peak_mb = task.tree.group.memory()
                 task.oom, task.peak_memory_mb = task.oom or killed, max(task.peak_memory_mb, peak_mb)
             if task.advance(self.trees, now_s) and self._outputs.finished(task, now_s):
-                self._over(task)
-            elif not task.said_ending:
-                task.said_ending = True
-                self.news.append({"say": "ending", "key": task.key})
+                self._finish(task)
+            else:
+                self._say_ending(task)
+
+    def _say_ending(self, task: RunnerTask) -> None:
+        if not task.said_ending:
+            task.said_ending = True
+            self.news.append({"say": "ending", "key": task.key})
+
+    def _site_program_over(self, task: RunnerTask, program: SiteProgram) -> None:
+        """Go on with a task whose prolog or epilog is over. One whose prolog failed is never started."""
+        fault, said = program.fault, program.said
+        if fault or said.strip():
+            told = {"key": task.key, "program": program.which, "fault": fault, "output": said}
+            self.news.append({"say": "site", **told})
+        task.node_fault = task.node_fault or fault
+        if program.which == EPILOG:
+            self._over(task)
+            return
+        task.prepared = True
+        if not fault:
+            task.epilog = self._journal.open[task.key].get("epilog")
+        if task.start is None:  # given up meanwhile
+            self._finish(task)
+        elif fault:
+            self._fail(task, "never_started", fault)
+        else:
+            self.ready.append(task)
+
+    def _finish(self, task: RunnerTask) -> None:
+        """Let the epilog follow a task of which no process is left, if it is to have one, and end it."""
+        epilog, task.epilog = task.epilog, None
+        if epilog is None:
+            self._over(task)
+            return
+        task.phase = ENDING
+        self._ending.pop(task.key, None)
+        self.leases.drop(task.key)
+        self.trees.drop(task.tree)
+        self._say_ending(task)
+        try:
+            self._site.begin(task, EPILOG, epilog, clock.boot_s())
+        except OSError as error:
+            name = epilog["env"].get("STOKER_JOB_ID", task.key)
+            task.node_fault = f"epilog of job {name} can't be started: {error.strerror or error}"
+            self._over(task)
 
     def end_leases(self) -> None:
         """Kill the tasks that have outlived their leases; one that still waits for the disk is never started."""
@@ -296,13 +385,16 @@ class Supervisor:
 
     def next_check_s(self) -> float:
         """Return the boot time at which `advance` is due, in seconds; infinity = not before something happens."""
-        return min((task.check_s for task in self._ending.values()), default=float("inf"))
+        first = min((task.check_s for task in self._ending.values()), default=float("inf"))
+        return min(first, self._site.next_check_s)
 
     def _fail(self, task: RunnerTask, cause: str, error: str) -> None:
         """End a task that never had a process."""
         task.start, task.cause, task.error = None, cause, error
         task.tree.group.remove()
-        self._over(task)
+        self.leases.drop(task.key)
+        if self._site.of(task) is None:  # else it is let finish its work, and undo it
+            self._finish(task)
 
     def _over(self, task: RunnerTask) -> None:
         """End a task whose tree is gone. It is reported once its end record is durable."""
@@ -332,15 +424,20 @@ class Supervisor:
             self.tasks[task.key] = task
             if record["boot"] != self._boot_id:
                 self._fail(task, "node_rebooted", "the node was rebooted while it ran")
-            elif not record["pid"] and not spool.exists(self.output_retention.output(task.key)):
-                self._fail(task, "never_started", "the runner was killed before it started its process")
-            else:
+            elif record["pid"] or spool.exists(self.output_retention.output(task.key)):
+                task.cause = "runner_lost"
+                task.error = "the node's runner was killed while it ran; what was left of it was ended"
                 self._sweep(task, record)
+            elif "prolog" in record:
+                task.cause, task.error = "never_started", _NOT_BEGUN
+                self._sweep(task, record)
+            else:
+                self._fail(task, "never_started", _NOT_BEGUN)
 
     def _sweep(self, task: RunnerTask, record: StartRecord) -> None:
-        task.cause = "runner_lost"
-        task.error = "the node's runner was killed while it ran; what was left of it was ended"
-        task.started_at = record["at"]
+        """End what is left of a task, or of its prolog; its epilog may run a second time."""
+        task.epilog = record.get("epilog")
+        task.started_at = record["at"] if task.cause == "runner_lost" else 0
         task.tree.pid, task.tree.birth, task.tree.inherited = record["pid"], record["birth"], True
         self.trees.add(task.tree)
         task.kill(self.trees, clock.boot_s())

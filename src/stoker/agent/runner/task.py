@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from stoker.agent.runner.output.spool import Spool
     from stoker.agent.runner.process.cgroup import TaskCgroup
     from stoker.agent.runner.process.tree import Trees
-    from stoker.agent.runner.protocol import EndFields, StartInstruction
+    from stoker.agent.runner.protocol import EndFields, SiteFields, StartInstruction
 
 STARTING: Final = "starting"
 RUNNING: Final = "running"
@@ -76,12 +76,20 @@ class RunnerTask:
         self.copier: Copier | None = None
         """When its output also goes to a file of its user's."""
         self.spool: Spool | None = None
+        self.port = 0
+        """Where its processes meet, if that was chosen here."""
         self.status: int | None = None
         """Of the leader, as waitpid gives it."""
         self.cause = "exited"
         self.error = ""
         self.oom = False
         self.peak_memory_mb = 0
+        self.node_fault = ""
+        """What a program of the site says is wrong with this node."""
+        self.prepared = False
+        """Its prolog has done its work, or there is none."""
+        self.epilog: SiteFields | None = None
+        """What is to run once its tree is gone; None = nothing (any more)."""
         self.said_ending = False
         self.step = LINGERING
         self.step_until_s = 0.0
@@ -91,7 +99,7 @@ class RunnerTask:
 
     def start_record(self, boot_id: str) -> StartRecord:
         """Return the record by which a later runner finds this task, and ends it, whatever its lease."""
-        return {
+        record: StartRecord = {
             "key": self.key,
             "mark": self.tree.mark,
             "boot": boot_id,
@@ -101,6 +109,11 @@ class RunnerTask:
             "pid": 0,
             "birth": 0,
         }
+        if self.start is not None and self.start["prolog"]:
+            record["prolog"] = True
+        if self.start is not None and self.start["epilog"]:
+            record["epilog"] = site_fields(self.start, self.start["epilog"])
+        return record
 
     def end_fields(self, at: int) -> EndFields:
         """Return the end of this task, which happened at `at`, in milliseconds since 1970."""
@@ -110,7 +123,7 @@ class RunnerTask:
             exit_code, number = (code, 0) if code >= 0 else (None, -code)
         losses = (self.copier.words if self.copier and self.spool else "", self.spool.lost if self.spool else "")
         error = "; ".join(filter(None, (self.error, *losses)))
-        return {
+        end: EndFields = {
             "cause": self.cause,
             "at": at,
             "exit_code": exit_code,
@@ -119,6 +132,9 @@ class RunnerTask:
             "peak_memory_mb": self.peak_memory_mb,
             "error": error,
         }
+        if self.node_fault:
+            end["node_fault"] = self.node_fault
+        return end
 
     # --- ending -------------------------------------------------------------------------------------------------
 
@@ -184,6 +200,11 @@ class RunnerTask:
         self.step_until_s = until_s
         self.recheck_s = _RECHECK_FIRST_S
         self.check_s = now_s + _RECHECK_FIRST_S if step else now_s
+
+
+def site_fields(start: StartInstruction, path: str) -> SiteFields:
+    """Return what a start says of one of its programs of the site."""
+    return {"path": path, "env": start["site_env"], "timeout_s": start["site_timeout_s"]}
 
 
 class Leases:

@@ -38,7 +38,7 @@ from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import JobId
 from stoker.brain.domain.job import Job, JobSpec
 from stoker.brain.domain.sight import Sight, seen_job
-from stoker.brain.domain.units import counted
+from stoker.brain.domain.units import Instant, counted
 from stoker.brain.engine.queue_order import queue_position
 from stoker.brain.state.blocking_jobs import Blocking, BlockingJob, blocking_jobs
 from stoker.brain.state.commands import JobOperation, SignalJob
@@ -67,10 +67,12 @@ from stoker.wire.rest.job import (
     JobDetails,
     JobListQuery,
     JobView,
+    ScriptView,
     as_seen,
     job_view,
+    script_view,
 )
-from stoker.wire.rest.submit import JobBody, JobsBody
+from stoker.wire.rest.submit import JobBody, JobPatch, JobsBody
 from stoker.wire.rest.view import iso
 from stoker.wire.rest.why import (
     BlockingJobView,
@@ -116,7 +118,7 @@ def routes(control: ControlPlane) -> Routes:
 
     @router.serve(endpoints.JOBS, *LIST)
     async def list_jobs(request: Request) -> Response:
-        """List jobs, newest first."""
+        """List jobs, newest first unless `sort` says otherwise."""
         caller, query = caller_of(request), query_of(request, JobListQuery)
         return ListResponse(control, caller, lambda: _page(control, rows, caller, query))
 
@@ -132,8 +134,15 @@ def routes(control: ControlPlane) -> Routes:
 
     for name, row in endpoints.ENDPOINTS.items():
         if row.job_operation:
-            body_codes = BODY if row.method == "POST" else ()
+            body_codes = () if row.method == "DELETE" else BODY
             router.serve(row, *JOB, *body_codes, *row.refusals, *CHANGE)(_operation(control, name, row))
+
+    _serve_details(control, router)
+    return router
+
+
+def _serve_details(control: ControlPlane, router: Routes) -> None:
+    """Serve what is asked of one job beside its record."""
 
     @router.serve(endpoints.WHY, *LOOKUP)
     async def why(request: Request) -> WhyView:
@@ -148,14 +157,18 @@ def routes(control: ControlPlane) -> Routes:
         sees = Sights(state, caller_of(request))
         return why_view(now, waits_for(WaitDetails(place, lent), blocking, sees))
 
+    @router.serve(endpoints.SCRIPT, *LOOKUP, "not_allowed")
+    async def script(request: Request) -> ScriptView:
+        """Show the script that was submitted with a job, as it was then."""
+        job, _ = await lookup_seen_job_at(request, control, Sight.FULL)
+        return script_view(job)
+
     @router.serve(endpoints.JOB_EVENTS, *LOOKUP, "not_allowed")
     async def job_events(request: Request) -> JobEventsView:
         """Tell what happened to a job, newest last, and who told it what."""
         asked = query_of(request, JobEventsQuery)
         job, sight = await lookup_seen_job_at(request, control, Sight.OUTLINE)
         return await _story(control, seen_job(job, sight), asked)
-
-    return router
 
 
 def _one(control: ControlPlane, caller: Caller, answer: Submitted) -> Response:
@@ -180,13 +193,13 @@ async def _many(control: ControlPlane, caller: Caller, answer: Submitted) -> Res
 
 async def _page(control: ControlPlane, rows: "RowCache", caller: Caller, query: JobListQuery) -> ListParts:
     sees = Sights(control.committer.state, caller)
-    wanted = filter_of(query, control.committer.now(), sees)
-    page = await page_of(control, query.limit, query.offset, query.after)
+    wanted = filter_of(query, control.committer.now(), caller, sees)
+    page = await page_of(control, query, sees)
     found = await select(control, wanted, page)
     jobs = listed_jobs(control, found.jobs)
     made = await (drawn(control, jobs, sees, full=True) if query.full else rows.of(jobs, sees))
     last = found.jobs[len(made) - 1].id if len(made) < len(found.jobs) else found.last
-    following = b"null" if last is None else b'"%d"' % last
+    following = b"null" if last is None else b'"%b"' % found.cursor(last).encode()
     return ListParts(b'{"jobs":[', made, b'],"total":%d,"limit":%d,"next":%b}' % (found.total, page.limit, following))
 
 
@@ -277,7 +290,7 @@ def _operation(
     command = _COMMANDS[name]
 
     async def operate(request: Request) -> JobView | Response:
-        given = await _fields_given(request, row) if row.method == "POST" else {}
+        given = {} if row.method == "DELETE" else await _fields_given(request, row, control.committer.now())
         caller, target = caller_of(request), parse_job_ref(request.path_params["job_id"])
         told = await carry_out_operation(control, caller, command(by=caller.principal, target=target, **given))
         if isinstance(told, JobDetails):
@@ -290,14 +303,18 @@ def _operation(
     return operate
 
 
-async def _fields_given(request: Request, row: endpoints.Endpoint[Any]) -> dict[str, Any]:
+async def _fields_given(request: Request, row: endpoints.Endpoint[Any], now: Instant) -> dict[str, Any]:
     data = await body_of(request)
+    if not data and row.body_may_lack:
+        return {}
     if row.body is None:
         # A body that says nothing is taken, one that says something is not: it would be meant.
         if data:
             decode_body(NoBody, data)
         return {}
     body = decode_body(row.body(), data)
+    if isinstance(body, JobPatch):
+        return {"changes": body.changes(now)}
     return body.command_fields() if hasattr(body, "command_fields") else msgspec.structs.asdict(body)
 
 

@@ -34,6 +34,7 @@ from stoker.brain.domain.access import Caller
 from stoker.brain.domain.errors import StokerError, refusal_error
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.job import Attempt, Job
+from stoker.brain.domain.reason import describe
 from stoker.brain.domain.report import LogChunk
 from stoker.brain.domain.sight import Sight
 from stoker.control.access import Access, check_read, token_unknown
@@ -41,8 +42,10 @@ from stoker.control.control_plane import ControlPlane
 from stoker.control.control_ports import LogPlace
 from stoker.control.output_reader import FOLLOWERS_MAX, LogTails
 from stoker.control.queries.event_visibility import drop
+from stoker.control.queries.job_details import job_details
 from stoker.ports import Clock
 from stoker.wire import endpoints
+from stoker.wire.rest.job import JobDetails
 from stoker.wire.rest.log import (
     ATTEMPT_HEADER,
     ENDED_HEADER,
@@ -188,7 +191,7 @@ class LogReading:
         """Where an attempt's output is, 0 = the newest. Raises: StokerError `not_started` or `attempt_unknown`."""
         job = await self.job()
         if not job.attempts:
-            raise _not_started(job)
+            raise _not_started(job, job_details(self._control, job))
         found = next((each for each in job.attempts if each.number == attempt), None) if attempt else job.attempts[-1]
         if found is None or self.query.rank >= len(found.tasks):
             raise _attempt_unknown(job, attempt or job.attempts[-1].number, self.query.rank)
@@ -247,10 +250,12 @@ def _place(job: Job, attempt: Attempt, rank: int) -> LogPlace:
     return LogPlace(attempt.tasks[rank].placement.node, TaskKey(job.id, attempt.number, rank))
 
 
-def _not_started(job: Job) -> StokerError:
+def _not_started(job: Job, now: JobDetails) -> StokerError:
+    never = "never had a process" if job.is_final else "has written nothing"
+    why = f": {describe(now.reason)}" if now.reason else ""
     return refusal_error(
         "not_started",
-        f"job {job.label} is {job.state} and has written nothing",
+        f"job {job.label} is {now.state} and {never}{why}",
         f"`stoker why {job.label}` says what it waits for or what ended it",
         job_id=job.label,
         state=job.state.value,

@@ -42,7 +42,10 @@ JOB: Final = (
 LOOKUP: Final = (*JOB, "history_unavailable")
 """What a route refuses with that shows jobs which the state may have forgotten."""
 LISTED: Final = ("unknown_state", "history_unavailable")
-LIST: Final = (*LISTED, "unknown_tenant", "bad_job_id", "bad_array", "bad_moment", "job_unknown")
+LIST: Final = (
+    *(*LISTED, "unknown_tenant", "bad_job_id", "bad_array", "bad_moment", "job_unknown", "bad_selector"),
+    *("several_jobs", "not_an_array", "member_unknown", "job_forgotten"),
+)
 """What any route may refuse with that takes a job's id."""
 NODE: Final = ("node_unknown",)
 PARTITION: Final = ("partition_unknown",)
@@ -117,7 +120,7 @@ def _contract(endpoint: Endpoint[Any], refusals: Sequence[str], content: Content
         "responses": {str(endpoint.status): answer, **_problems((*refusals, *QUERY) if query else refusals)},
     }
     if endpoint.bodies:
-        contract["requestBody"] = {"required": True, "content": _json(endpoint.bodies)}
+        contract["requestBody"] = {"required": not endpoint.body_may_lack, "content": _json(endpoint.bodies)}
     if endpoint.keyed:
         schema = {"type": "string", "minLength": 1, "maxLength": KEY_MAX, "pattern": r"^[!-~]+$"}
         contract["parameters"].append(

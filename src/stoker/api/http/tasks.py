@@ -29,11 +29,11 @@ from stoker.control.access import owned
 from stoker.control.control_plane import ControlPlane
 from stoker.control.job_operations import OperationResults, carry_out_operation
 from stoker.control.queries.job_details import job_details, job_details_for
-from stoker.control.queries.job_listing import page_of, select, states_of
+from stoker.control.queries.job_listing import JobPage, select, states_of
 from stoker.control.submission import submitted
 from stoker.wire import endpoints
 from stoker.wire.rest.decode import decode_body
-from stoker.wire.rest.job import JobDetails
+from stoker.wire.rest.job import LIST_MAX, JobDetails
 from stoker.wire.rest.node import gpu_id
 from stoker.wire.rest.task import (
     CLASS_OF,
@@ -73,7 +73,7 @@ def routes(control: ControlPlane) -> Routes:
         caller, query = caller_of(request), query_of(request, TaskListQuery)
 
         async def page() -> ListParts:
-            found = await select(control, _wanted(query), await page_of(control, query.limit))
+            found = await select(control, _wanted(query), JobPage(min(query.limit, LIST_MAX)))
             rows = (_encode(_shown(control, caller, job)) for job in found.jobs)
             made = await drawn_in_turns(control.clock, rows, ANSWER_BYTES_MAX)
             return ListParts(b'{"tasks":[', made, b'],"total":%d}' % found.total)

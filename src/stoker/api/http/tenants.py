@@ -18,6 +18,7 @@ from stoker.brain.state.commands import DeleteTenant, PutTenant, SetPools
 from stoker.brain.state.quota_report import pool_demands
 from stoker.control.access import is_of
 from stoker.control.control_plane import ControlPlane
+from stoker.control.submission import check_targets
 from stoker.wire import endpoints
 from stoker.wire.rest.quota import QuotaBody, QuotaView, pools_of, quota_view
 from stoker.wire.rest.tenant import (
@@ -35,7 +36,7 @@ SLICE: Final = 200
 """Tenants shown before others get a turn: about three milliseconds."""
 _SAID: Final = (
     *("guarantees_exceed_parent", "guarantee_above_limit", "out_of_range", "text_too_long", "bad_time"),
-    *("conflicting_fields", *BODY, *CHANGE),
+    *("conflicting_fields", "bad_notify", "notify_not_allowed", *BODY, *CHANGE),
 )
 _MADE: Final = ("tenant_exists", "bad_tenant_name", "unknown_tenant", "too_many_tenants", "tree_too_deep")
 _CHANGED: Final = (*TENANT, "unknown_tenant", "tenant_place")
@@ -46,6 +47,7 @@ def routes(control: ControlPlane) -> Routes:
     router = Routes()
 
     async def put(request: Request, tenant: Tenant, *, create: bool) -> TenantView:
+        check_targets(control, tenant.notify)
         command = PutTenant(by=caller_of(request).principal, tenant=tenant, create=create)
         await carry_out(control, request, command)
         warnings = tuple(guarantee_warnings(control.committer.state, tenant))

@@ -174,13 +174,13 @@ class JobService(JobServiceServicer):
     async def _list(self, caller: Caller, request: pb.ListRequest) -> pb.ListResponse:
         control, query = self._control, job_list_query(request)
         sees = Sights(control.committer.state, caller)
-        wanted = filter_of(query, control.committer.now(), sees)
+        wanted = filter_of(query, control.committer.now(), caller, sees)
         async with control.lists.made(caller):
-            page = await page_of(control, query.limit, query.offset, query.after)
+            page = await page_of(control, query, sees)
             found = await select(control, wanted, page)
             jobs = await self._encoded(listed_jobs(control, found.jobs), sees, full=query.full)
         last = found.jobs[len(jobs) - 1].id if len(jobs) < len(found.jobs) else found.last
-        following = "" if last is None else str(last)
+        following = "" if last is None else found.cursor(last)
         return pb.ListResponse(jobs=jobs, total=found.total, limit=page.limit, next=following)
 
     async def _cancel(self, caller: Caller, request: pb.CancelRequest) -> pb.CancelResponse:

@@ -1,14 +1,19 @@
 """Environment variables that a task gets.
 
-Source of the rank variables: torch.distributed's `env://`
-rendezvous; of the device variables: the CUDA programming guide.
+A task is what torch calls a node: whatever starts in it, one process or one per GPU by torchrun, finds the GPUs of the
+task and no others. So a program that is started by itself is local rank 0 of one, and torchrun reads from PET_* how
+many such nodes there are and how many processes each wants.
+
+Source of the rank variables: torch.distributed's `env://` rendezvous; of PET_*: torch.distributed.run, which reads the
+default of each of its options from the variable of that name; of the device variables: the CUDA programming guide; of
+the host file: mpirun(1) of Open MPI, which DeepSpeed's launcher follows.
 """
 
 from collections.abc import Mapping, Sequence
 
 from stoker.brain.domain.gpu import Gpu
 from stoker.brain.domain.ids import GpuUuid, NodeName
-from stoker.brain.domain.job import Attempt, Job, Visible
+from stoker.brain.domain.job import Attempt, Job, Task, Visible
 
 DevicesByNode = Mapping[NodeName, Sequence[Gpu]]
 
@@ -32,11 +37,28 @@ def task_environment(
     env["STOKER_RESTART_COUNT"] = str(attempt.number - 1)
     env["STOKER_NODE"] = placement.node
     if attempt.master_port:
-        env["MASTER_ADDR"] = attempt.master_addr
-        env["MASTER_PORT"] = str(attempt.master_port)
-    if len(attempt.tasks) > 1:
-        env.update(_rank_variables(attempt, rank))
+        env.update(rendezvous_variables(attempt.master_addr, attempt.master_port))
+    env.update(_rank_variables(attempt, rank))
     return env
+
+
+def rendezvous_variables(address: str, port: int) -> dict[str, str]:
+    """Return the variables that say where the ranks meet, for programs and for torchrun."""
+    both = {"MASTER_ADDR": address, "MASTER_PORT": str(port)}
+    return {**both, **{f"PET_{name}": value for name, value in both.items()}}
+
+
+def host_file(attempt: Attempt, addresses: Mapping[NodeName, str]) -> str:
+    """Return a line `ADDRESS slots=N` for each machine of an attempt, in the order of ranks.
+
+    A slot is a GPU of a task, or a task without GPUs. Nodes that share an address are one machine: launchers refuse to
+    be told of one twice.
+    """
+    slots: dict[str, int] = {}
+    for task in attempt.tasks:
+        address = addresses[task.placement.node]
+        slots[address] = slots.get(address, 0) + _processes(task)
+    return "".join(f"{address} slots={count}\n" for address, count in slots.items())
 
 
 def _device_variables(held: Sequence[GpuUuid], visible: Visible, devices: Sequence[Gpu]) -> dict[str, str]:
@@ -51,14 +73,23 @@ def _device_variables(held: Sequence[GpuUuid], visible: Visible, devices: Sequen
 
 
 def _rank_variables(attempt: Attempt, rank: int) -> dict[str, str]:
-    nodes = list(dict.fromkeys(task.placement.node for task in attempt.tasks))
-    mine = attempt.tasks[rank].placement.node
-    local = [task.placement.rank for task in attempt.tasks if task.placement.node == mine]
+    mine, tasks = attempt.tasks[rank], len(attempt.tasks)
+    here = [task.placement.rank for task in attempt.tasks if task.placement.node == mine.placement.node]
     return {
         "RANK": str(rank),
-        "WORLD_SIZE": str(len(attempt.tasks)),
-        "LOCAL_RANK": str(local.index(rank)),
-        "LOCAL_WORLD_SIZE": str(len(local)),
-        "NODE_RANK": str(nodes.index(mine)),
-        "NNODES": str(len(nodes)),
+        "WORLD_SIZE": str(tasks),
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "1",
+        "NODE_RANK": str(rank),
+        "NNODES": str(tasks),
+        "PET_NODE_RANK": str(rank),
+        "PET_NNODES": str(tasks),
+        "PET_NPROC_PER_NODE": str(_processes(mine)),
+        "STOKER_LOCAL_RANK": str(here.index(rank)),
+        "STOKER_LOCAL_SIZE": str(len(here)),
     }
+
+
+def _processes(task: Task) -> int:
+    """Return how many processes a launcher starts in a task: one for each of its GPUs, or one without any."""
+    return max(1, len(task.placement.gpus))

@@ -23,6 +23,7 @@ JOB_ID_MAX: Final = 2**53 - 1
 
 DEFAULT_TENANT: Final = TenantName("default")
 CONTROL: Final = Principal("control")
+NOBODY: Final = Principal("")
 
 
 def parse_job_id(text: str) -> JobId:

@@ -34,6 +34,8 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
     memory_mb: int
     """Limit to enforce where the node can. 0 = none."""
     user: str = ""
+    tenant: str = ""
+    """For programs of the site."""
     probe_port: int = 0
     """Bind this once before starting, and answer `port_taken` when it can't be bound. 0 = don't."""
     output: str = ""
@@ -46,8 +48,16 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
     """Kill it, without grace, once no active control plane has answered this node for so long. 0 = never."""
     append: bool = False
     """Never empty the two files: a lower rank of this attempt, perhaps on another node, writes to them too."""
+    gang_port_min: int = 0
+    gang_port_max: int = 0
+    """The node chooses a port for this task, which meets nobody elsewhere: a free one of this machine, beyond these,
+    which the engine gives out. 0 = there is one in `env`."""
+    host_file: str = ""
+    """Content of the file that STOKER_HOSTFILE names (`environment.host_file`). Empty = no such file."""
     encoding: TextEncoding = TextEncoding.UTF_8
-    """Of `command`, `env`, `workdir`, `output` and `error`."""
+    """Of `command`, `script`, `env`, `workdir`, `output` and `error`."""
+    script: str = ""
+    """Text of the script to run, with `command` as its name and arguments. Empty = the command is one of the node's."""
 
     def __repr__(self) -> str:
         return f"Start({self.key}, epoch {self.epoch})"  # its environment may hold secrets

@@ -27,6 +27,7 @@ from stoker.brain.domain.ids import (
     account_of,
 )
 from stoker.brain.domain.lifecycle import FINAL, LIVE, JobState, Outcome
+from stoker.brain.domain.notify import Notice, Notify
 from stoker.brain.domain.reason import Reason, ReasonCode
 from stoker.brain.domain.secret import SecretName
 from stoker.brain.domain.units import NEVER, Instant
@@ -44,7 +45,7 @@ class Visible(StrEnum):
 
 
 class TextEncoding(StrEnum):
-    """Encoding of the texts of a job that become bytes on its node: command, variables, folder and output files.
+    """Encoding of the texts of a job that become bytes on its node: command, script, variables, folder, output files.
 
     In Latin-1 the letters U+0000 to U+00FF stand for the bytes 0 to 255, so any bytes can be sent as text.
     """
@@ -106,6 +107,13 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     encoding: TextEncoding = TextEncoding.UTF_8
     secrets: dict[str, SecretName] = msgspec.field(default_factory=dict)
     """By variable: the secret whose value it gets when the job starts."""
+    script: str = ""
+    """Text of a script, kept as it was at submit. `command` is then an argv: its name, and what it is given. Empty =
+    the command is one of the node's."""
+    notify: Notify | None = None
+    """Who is told of which of its events. None = nobody has said: that of its tenant holds."""
+    labels: dict[str, str] = msgspec.field(default_factory=dict)
+    """For people and programs to find it by; they change nothing of where or when it runs."""
 
     @property
     def shape(self) -> Shape:
@@ -118,9 +126,14 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
         Costs: two microseconds, and one more for each dozen of variables and arguments.
         """
-        texts = [self.name, self.workdir, self.image, self.comment, self.output, self.error, *self.env]
+        texts = [self.name, self.workdir, self.image, self.comment, self.output, self.error, self.script]
+        texts += self.env
         texts += self.env.values()
+        if self.labels:
+            texts += (*self.labels, *self.labels.values())
         texts += (self.command,) if isinstance(self.command, str) else self.command
+        if self.notify is not None:  # each event is noted for each target
+            texts += self.notify.to * (1 + len(self.notify.on))
         letters = sum(map(len, texts))
         if not all(map(str.isascii, texts)):  # of those that aren't, a letter takes up to four bytes
             letters += sum([3 * len(text) for text in texts if not text.isascii()])
@@ -171,6 +184,8 @@ class TaskEnd(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """0 = not measured."""
     error: str = ""
     """For people: why it could not start, or what was lost."""
+    node_fault: str = ""
+    """What the site's prolog or epilog says is wrong with the node; empty = nothing."""
 
     @property
     def proved(self) -> bool:
@@ -218,6 +233,8 @@ class StopRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     cause: StopCause
     at: Instant
     by: Principal
+    hold: bool = False
+    """Of `REQUEUED`: whether the job is held after it, instead of waiting for its turn."""
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -300,6 +317,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     members: Members | None = None
     """Of an array: its members that are no records. Its state is `pending` or `held` until all members have ended;
     people are shown `ClusterState.shown_state`."""
+    notices: tuple[Notice, ...] = ()
+    """What was told of it, and to whom; at most one for each event and target."""
 
     @property
     def label(self) -> str:

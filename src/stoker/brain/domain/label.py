@@ -1,4 +1,4 @@
-"""Labels and taints of nodes: their grammar, and those that a node has.
+"""Labels of nodes and jobs and taints of nodes: their grammar, and those that a node has.
 
 Source: labels, selectors and taints of Kubernetes.
 
@@ -20,6 +20,8 @@ import msgspec
 from stoker.brain.domain.errors import StokerError, refusal_error
 from stoker.brain.domain.node import Node
 
+JOB_LABELS_MAX: Final = 32
+"""Labels of one job: every list that selects by them looks at them all."""
 NAME_MAX: Final = 63
 PREFIX_MAX: Final = 253
 OWN_PREFIX: Final = "stoker.io/"
@@ -33,12 +35,17 @@ USERS: Final = "users"
 JOB_TEXTS: Final = "stoker.io/job-texts"
 """Key of a label that is `utf-8` on a node whose agent is older than other encodings of a job's texts; else absent."""
 ONLY_UTF_8: Final = "utf-8"
+JOB_SCRIPTS: Final = "stoker.io/job-scripts"
+"""Key of a label that is `none` on a node whose agent is older than scripts that are kept with a job; else absent."""
+NO_SCRIPTS: Final = "none"
 NO_SCHEDULE: Final = "NoSchedule"
 _NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 _NOT_IN_NAME: Final = re.compile(r"[^A-Za-z0-9._-]")
 _SUBDOMAIN: Final = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)*")
 _NOT_IN_SUBDOMAIN: Final = re.compile(r"[^a-z0-9.-]|[.-](?=[.])|[.](?=[.-])|^[.-]|[.-]$")
 _SHOWN_MAX: Final = 80
+
+_JOB_HINT: Final = "write `KEY=VALUE`, such as `team=nlp`, once for each label"
 
 Source = Literal["agent", "people", "stoker"]
 """What put a label or taint on a node."""
@@ -130,6 +137,39 @@ def check_label_key(key: str) -> None:
 def _bad_label(text: str, fault: Fault) -> StokerError:
     hint = "write `KEY=VALUE`, such as `zone=a` or `example.com/rack=r12`; `KEY-` takes one off"
     return syntax_error("bad_label", "{} is not a label,", text, fault, hint)
+
+
+def check_job_labels(labels: Mapping[str, str]) -> None:
+    """Check that a job may have these labels (B1, B2, B3).
+
+    Raises: StokerError `bad_label`.
+    """
+    if len(labels) > JOB_LABELS_MAX:
+        message = f"the job has {len(labels)} labels; at most {JOB_LABELS_MAX} are taken"
+        raise refusal_error("bad_label", message, "leave some out; `comment` takes longer texts", labels=len(labels))
+    for key, value in labels.items():
+        fault = pair_fault(key, value)
+        if fault:
+            raise syntax_error("bad_label", "{} is not a label,", f"{key}={value}", fault, _JOB_HINT)
+        check_label_key(key)
+
+
+def parse_job_labels(words: Iterable[str]) -> dict[str, str]:
+    """Read labels of a job such as `team=nlp`, one a word.
+
+    Raises: StokerError `bad_label`.
+    """
+    labels: dict[str, str] = {}
+    for word in words:
+        key, equals, value = word.partition("=")
+        if not equals:
+            fault = len(word), "`=` and a value are missing"
+            raise syntax_error("bad_label", "{} is not a label,", word, fault, _JOB_HINT)
+        if labels.setdefault(key, value) != value:
+            message = f"{key!r} would get two values, {labels[key]!r} and {value!r}"
+            raise refusal_error("bad_label", message, "a job has one label of a key", key=key)
+    check_job_labels(labels)
+    return labels
 
 
 def parse_label_changes(words: Iterable[str]) -> tuple[dict[str, str], tuple[str, ...]]:
@@ -251,7 +291,7 @@ def label_value(text: str) -> str:
 def labels_of(node: Node) -> dict[str, str]:
     """Return every label of a node that a selector may ask for (B3, B4), in a new dictionary."""
     labels = labels_set_on(node.inventory.labels, node.labels)
-    for key in (HOSTNAME, GPU_MODEL, JOBS_AS, JOB_TEXTS):
+    for key in (HOSTNAME, GPU_MODEL, JOBS_AS, JOB_TEXTS, JOB_SCRIPTS):
         labels.pop(key, None)
         own = label_of(node, key)
         if own is not None:
@@ -269,6 +309,8 @@ def label_of(node: Node, key: str) -> str | None:
         return USERS if node.inventory.only_users else None
     if key == JOB_TEXTS:
         return None if node.inventory.reads_latin_1 else ONLY_UTF_8
+    if key == JOB_SCRIPTS:
+        return None if node.inventory.keeps_scripts else NO_SCRIPTS
     if key in node.labels:
         return node.labels[key]
     return node.inventory.labels.get(key)

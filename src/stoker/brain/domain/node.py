@@ -78,6 +78,9 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     """Why not every GPU could be read, in the driver's words. Empty = all could."""
     reads_latin_1: bool = True
     """Whether its agent knows texts of jobs in Latin-1. False = one of an older version, which takes all for UTF-8."""
+    keeps_scripts: bool = True
+    """Whether its agent knows scripts that come with a job. False = one of an older version, which would look for them
+    on its own disk."""
 
     @property
     def only_users(self) -> bool:

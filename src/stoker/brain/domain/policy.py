@@ -109,6 +109,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     arguments_bytes_max: int = 1 << 20
     """All arguments of one command, each with eight bytes for its place; Linux refuses more than 2 MiB with the
     environment, or a quarter of the stack's limit."""
+    script_bytes_max: Annotated[int, Range(1 << 10, 2 << 20)] = 1 << 20
+    """A longer script is refused at submit. 1 MiB is a hundred times the longest that people write: what is larger is a
+    program, or has its data inside, and belongs into a file that the nodes can read."""
     text_bytes_max: int = 4_096
     """Name, working directory, user and other single texts."""
     retries_max: Annotated[int, Range(0, 10_000)] = 100

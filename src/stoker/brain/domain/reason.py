@@ -230,6 +230,26 @@ _SENTENCES: Final[dict[ReasonCode, tuple[str, str]]] = {
 }
 
 
+_OF_GANG: Final[dict[ReasonCode, tuple[str, str]]] = {
+    ReasonCode.EXITED: (
+        "rank {rank} on {node} exited with code {exit_code} first, of {tasks:rank|ranks}",
+        "`stoker logs {id}.{rank}` shows its last lines",
+    ),
+    ReasonCode.KILLED_BY_SIGNAL: (
+        "rank {rank} on {node} was killed first, of {tasks:rank|ranks}, by signal {signal}, which Stoker did not send",
+        "`stoker logs {id}.{rank}` shows its last lines; the kernel log of {node} may say more",
+    ),
+    ReasonCode.START_FAILED: (
+        "rank {rank} of {tasks} could not start on {node}: {error}",
+        "mend the command, folder or node and submit again",
+    ),
+    ReasonCode.OUT_OF_MEMORY: (
+        "rank {rank} on {node} used up its memory limit of {limit_mb} MiB first, of {tasks:rank|ranks} "
+        "(peak {peak_mb} MiB)",
+        "submit with more `--memory`",
+    ),
+}
+"""Sentence and hint where a gang ended by one of its tasks: which one it was, and where."""
 _MEMBERS_ENDED_OLD: Final = "its members have ended: {succeeded} succeeded, {others} otherwise"
 """Of arrays that ended before their failed and cancelled members were told apart."""
 _HELD_BY_SOMEBODY: Final = "a person holds it"
@@ -300,8 +320,15 @@ def describe(reason: Reason) -> str:
     return _sentence(reason).format_map(_SentenceFacts(reason.facts | _clauses(reason)))
 
 
+def _of_gang(reason: Reason) -> tuple[str, str] | None:
+    """Return sentence and hint of a gang that ended by one of its tasks; None = it is none, or didn't."""
+    return _OF_GANG.get(reason.code) if "tasks" in reason.facts and "rank" in reason.facts else None
+
+
 def _sentence(reason: Reason) -> str:
     facts = reason.facts
+    if of_gang := _of_gang(reason):
+        return of_gang[0]
     match reason.code:
         case ReasonCode.MEMBERS_ENDED if facts.keys() == {"succeeded", "others"}:
             return _MEMBERS_ENDED_OLD

@@ -122,6 +122,7 @@ def outlined_spec(spec: JobSpec) -> JobSpec:
         after=spec.after,
         hold=spec.hold,
         begin=spec.begin,
+        labels=spec.labels,
         where=spec.where,
         partition=spec.partition,
         lost_after_ms=spec.lost_after_ms,

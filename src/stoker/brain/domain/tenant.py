@@ -11,6 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from stoker.brain.domain.ids import DEFAULT_TENANT, TenantName
+from stoker.brain.domain.notify import Notify
 from stoker.brain.domain.quota import Quota
 from stoker.brain.domain.where import ANYWHERE, Where, named_like
 
@@ -65,10 +66,12 @@ class Tenant(msgspec.Struct, frozen=True, kw_only=True):
     comment: str = ""
     nodes: tuple[str, ...] = ()
     """Names, or patterns of names, of the nodes that its jobs may run on, sorted. Empty = all its parent's."""
+    notify: Notify | None = None
+    """Who is told of its jobs where these say nothing. None = as its parent has it; at the top nobody."""
 
     def without_contact(self) -> "Tenant":
         """Return it without what is only for its own people and admins: whom to write to, and what it is."""
-        return replace(self, email="", organization="", comment="")
+        return replace(self, email="", organization="", comment="", notify=None)
 
 
 THE_DEFAULT: Final = Tenant(name=DEFAULT_TENANT)
@@ -127,6 +130,8 @@ class InheritedLimits(NamedTuple):
     """(tenant, milliseconds): the longest time limit that each tenant on the path allows."""
     pending: tuple[tuple[TenantName, int], ...]
     """(tenant, jobs): the number of jobs that each tenant on the path lets wait."""
+    notify: Notify | None
+    """Who is told of jobs that say nothing: by the nearest tenant that says so."""
 
 
 def inherited_limits(tenants: Mapping[TenantName, Tenant], name: TenantName) -> InheritedLimits:
@@ -139,4 +144,5 @@ def inherited_limits(tenants: Mapping[TenantName, Tenant], name: TenantName) -> 
         priority_max=priority_cap(tenants, name),
         times=tuple([(each, limit.time_ms) for each, limit in limits if limit.time_ms is not None]),
         pending=tuple([(each, limit.pending) for each, limit in limits if limit.pending is not None]),
+        notify=next((tenant.notify for tenant in path if tenant.notify is not None), None),
     )

@@ -360,6 +360,11 @@ def _tolerated(taint: Taint, tolerations: Sequence[Toleration]) -> bool:
     return any(not each.key or (each.key == taint.key and each.value in (None, taint.value)) for each in tolerations)
 
 
+def labels_meet(requirements: Iterable[Requirement], labels: Mapping[str, str]) -> bool:
+    """Return whether these labels, of a job, meet every condition (W1, W2)."""
+    return all(_holds(requirement, labels.get(requirement.key)) for requirement in requirements)
+
+
 def why_not(where: Where, name: NodeName, labels: Mapping[str, str], taints: Sequence[Taint]) -> str:
     """Return the first thing that keeps the job away, in words about the node; empty = nothing does."""
     if name in where.exclude:

@@ -13,7 +13,8 @@ Rules: E1  the outcome is that of what ended the attempt: our order if there was
        E9  a start that its node could not make costs nothing, as long as the job has fewer than `attempts_max`
            attempts; the pause grows with each in a row. So a job that may not be requeued starts again too, if no part
            of the attempt can have run
-       E8  a requeue that a person asked for costs nothing and has no bound
+       E8  a requeue that a person asked for costs nothing and has no bound; who asked for a hold as well finds the
+           job held after it
 """
 
 from collections.abc import Mapping
@@ -164,7 +165,7 @@ def _next_try(
         case Outcome.PORT_TAKEN if job.port_retries_used < policy.port_retries_max:
             return replace(again, port_retries_used=job.port_retries_used + 1)
         case Outcome.REQUEUED:
-            return again
+            return replace(again, held=attempt.stop is not None and attempt.stop.hold)
         case _:
             return None
 
@@ -199,6 +200,8 @@ def _reason(job: Job, attempt: Attempt, outcome: Outcome, task: Task, policy: Po
     end, node = task.end, task.placement.node
     assert end is not None, "an attempt is settled when all its tasks have ended"
     where: Facts = {"rank": task.placement.rank, "node": node}
+    if len(attempt.tasks) > 1:
+        where["tasks"] = len(attempt.tasks)
     match outcome:
         case Outcome.SUCCEEDED:
             return Reason(ReasonCode.EXITED, {"exit_code": 0})

@@ -12,11 +12,13 @@ import msgspec
 from stoker.brain.domain.access import Token, TokenId
 from stoker.brain.domain.array import JobRef
 from stoker.brain.domain.errors import Refusal
-from stoker.brain.domain.ids import Epoch, NodeName, PartitionName, Principal, TenantName
+from stoker.brain.domain.ids import Epoch, JobId, NodeName, PartitionName, Principal, TenantName
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.job import JobSpec
+from stoker.brain.domain.job_changes import JobChanges
 from stoker.brain.domain.label import Taint
 from stoker.brain.domain.lifecycle import JobState
+from stoker.brain.domain.notify import NoticeState, NotifyEvent
 from stoker.brain.domain.partition import Partition
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.quota import Pools
@@ -116,6 +118,9 @@ class Requeue(_JobCommand, frozen=True, kw_only=True):
 
     row: ClassVar["CommandRow[Requeue]"] = CommandRow(action="requeue")
 
+    hold: bool = False
+    """Hold it then, until it is released."""
+
 
 class SignalJob(_JobCommand, frozen=True, kw_only=True):
     """Send a signal to the processes of a running job, once."""
@@ -123,6 +128,20 @@ class SignalJob(_JobCommand, frozen=True, kw_only=True):
     row: ClassVar["CommandRow[SignalJob]"] = CommandRow(action="signal")
 
     signal: int
+
+
+class UpdateJob(_JobCommand, frozen=True, kw_only=True):
+    """Change a job, an array or some of its members: what waits in all that may change, what runs in some of it.
+
+    Refused with `job_live` where a live job can't be changed so any more, and with `job_ended` when all have ended.
+    """
+
+    row: ClassVar["CommandRow[UpdateJob]"] = CommandRow(action="update")
+
+    changes: JobChanges
+    ended: Mapping[JobRef, JobState] = {}
+    no_members: Set[JobRef] = frozenset()
+    """Both as in `Submit`, for the dependencies of `changes`."""
 
 
 class Register(_Unaudited, frozen=True, kw_only=True):
@@ -329,6 +348,25 @@ class RunDeadlines(_Unaudited, frozen=True, kw_only=True):
     """Do what has fallen due: time limits, retry back-offs that are over, met dependencies, pruning."""
 
 
+class TryNotification(_Unaudited, frozen=True, kw_only=True):
+    """Note that the next notification of this job that is due is about to be sent."""
+
+    job: JobId
+    drop: bool = False
+    """It is not sent: too many wait."""
+
+
+class SettleNotification(_Unaudited, frozen=True, kw_only=True):
+    """Note how it went to send a notification."""
+
+    job: JobId
+    event: NotifyEvent
+    to: str
+    outcome: NoticeState
+    """RETRYING = it surely failed, and may be tried again."""
+    error: str = ""
+
+
 class MoveClock(_Unaudited, frozen=True, kw_only=True):
     """Let time limits not count a move of the log's time (`ClockMoved`)."""
 
@@ -351,7 +389,10 @@ class RestoreCluster(_Unaudited, frozen=True, kw_only=True):
     """Go on from a backup, whose state this is."""
 
 
-JobOperation = Cancel | Hold | Release | Requeue | SignalJob
+PlainJobOperation = Cancel | Hold | Release | Requeue | SignalJob
+"""Those that change what a job does, and nothing of what it is."""
+
+JobOperation = PlainJobOperation | UpdateJob
 """What people may do to a job, an array or some of its members."""
 
 Sharing = (
@@ -387,6 +428,8 @@ Command = (
     | TaintNode
     | Sharing
     | RunDeadlines
+    | TryNotification
+    | SettleNotification
     | MoveClock
     | BeginEpoch
     | RestoreCluster

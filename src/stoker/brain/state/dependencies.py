@@ -97,9 +97,10 @@ class Dependents:
 
     def job_changed(self, old: Job | None, new: Job | None) -> None:
         was, is_now = _blocked(old), _blocked(new)
-        if was and not is_now and old is not None:
+        told = old is not None and new is not None and old.spec is not new.spec and old.spec.after != new.spec.after
+        if was and (told or not is_now) and old is not None:
             self._leave(old)
-        if is_now and not was and new is not None:
+        if is_now and (told or not was) and new is not None:
             for each in new.spec.after:
                 self.waiting.setdefault(each.job, {}).setdefault(each.index, {})[new.id] = None
             self._judge(new)

@@ -22,6 +22,7 @@ from stoker.brain.domain.units import NEVER, Instant, later
 from stoker.brain.state.arrays import Tallies
 from stoker.brain.state.dependencies import Dependents
 from stoker.brain.state.node_classes import NodeClasses, kinds_of
+from stoker.brain.state.notices import DueNotices
 from stoker.brain.state.usage_ledger import UsageLedger
 from stoker.brain.state.view import GpuKinds
 
@@ -95,6 +96,7 @@ class Indexes:
         """Arrays that may start another member."""
         self.arrays = Tallies(jobs)
         self.dependents = Dependents(jobs)
+        self.notices = DueNotices(jobs, self.arrays)
         self.over: dict[JobId, None] = {}
         """Arrays whose members have all ended, while they haven't yet."""
         self.pending_count = 0
@@ -155,6 +157,7 @@ class Indexes:
         self.pending_count += waiting
         self.arrays.job_changed(old, new)
         self.dependents.job_changed(old, new)
+        self.notices.job_changed(old, new)
         changed = new or old
         assert changed is not None, "a change has a before or an after"
         if waiting:
@@ -162,6 +165,9 @@ class Indexes:
         was_open, is_open = _is_open(old), _is_open(new)
         if was_open is not is_open:
             self._follow_memory(changed, was_open, is_open)
+        elif old is not None and new is not None and old.spec is not new.spec:
+            self._follow_memory(old, was_open, None)
+            self._follow_memory(new, None, is_open)
         if changed.members is not None:
             self._follow_array(changed.id)
         else:

@@ -17,14 +17,17 @@ from stoker.cli.setting_options import config_option, set_option
 @click.group(invoke_without_command=True, cls=OnceGroup)
 @config_option
 @set_option
+@click.option("--prolog", metavar="PROGRAM", help="Run it before each task (executor.prolog).")
+@click.option("--epilog", metavar="PROGRAM", help="Run it after each task (executor.epilog).")
 @click.pass_context
-def agent(ctx: click.Context, path: Path | None, flags: dict[str, object]) -> None:
+def agent(ctx: click.Context, /, path: Path | None, flags: dict[str, object], **programs: str | None) -> None:
     """Run the agent of a GPU node, which has joined its cluster before.
 
     \b
     Examples:
       stoker agent join control.example.org:9090 --token T
       stoker agent -c agent.yaml
+      stoker agent -c agent.yaml --prolog /etc/stoker/prolog
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -36,6 +39,7 @@ def agent(ctx: click.Context, path: Path | None, flags: dict[str, object]) -> No
     from stoker.cli.wiring.settings import load
     from stoker.live.settings.control import ControlSettings
 
+    flags = {**flags, **{f"executor.{name}": program for name, program in programs.items() if program is not None}}
     settings = load(AgentSettings, path, os.environ, flags, others=(ControlSettings,)).value
     run_until_signal(lambda stop: run_agent(settings, stop=stop))
 

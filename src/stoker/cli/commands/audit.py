@@ -9,7 +9,7 @@ from stoker.cli.completion import tenants
 from stoker.cli.display.output import show_rows
 from stoker.cli.display.table import Column, fields
 from stoker.cli.options import OnceCommand
-from stoker.cli.server import answer_options, connect
+from stoker.cli.server import connect, table_answer_options
 
 if TYPE_CHECKING:
     from stoker.wire.client import Client
@@ -27,7 +27,7 @@ LIMIT = 100
 @click.option("--tenant", metavar="T", shell_complete=tenants, help="Only what concerned this tenant, or a job of it.")
 @click.option("--job", metavar="ID", help="Only what concerned this job, array or member.")
 @click.option("--limit", type=click.IntRange(1), default=LIMIT, show_default=True, help="The newest so many rows.")
-@answer_options
+@table_answer_options
 def audit(form: str, limit: int, **given: str | None) -> None:
     """List what people told the cluster, newest first, and what came of it.
 
@@ -58,7 +58,8 @@ def _gathered(client: "Client", asked: dict[str, Any], limit: int) -> "AuditList
 
 def _columns() -> "list[Column[AuditRowView]]":
     return [
-        *fields("AT", "BY", "ACTION", "OUTCOME"),
+        Column("AT", lambda row: row.at, instant=True),
+        *fields("BY", "ACTION", "OUTCOME"),
         Column("ABOUT", _about),
         Column("DETAILS", lambda row: row.details, elastic=True),
         Column("COUNT", lambda row: row.count or None, right=True, wide=True),

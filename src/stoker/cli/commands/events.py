@@ -9,7 +9,7 @@ from stoker.cli.completion import ANY_JOB
 from stoker.cli.display.output import show_rows
 from stoker.cli.display.table import Column, fields
 from stoker.cli.options import OnceCommand
-from stoker.cli.server import answer_options, connect
+from stoker.cli.server import connect, table_answer_options
 
 if TYPE_CHECKING:
     from stoker.wire.client import Client
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @click.command(cls=OnceCommand)
 @click.argument("job_id", metavar="ID", type=ANY_JOB)
-@answer_options
+@table_answer_options
 def events(job_id: str, form: str) -> None:
     """Tell what happened to a job, newest last, and who told it what.
 
@@ -51,7 +51,8 @@ def _whole(client: "Client", job_id: str) -> "JobEventsView":
 
 def _columns() -> "list[Column[JobEventView]]":
     return [
-        *fields("AT", "EVENT", "BY"),
+        Column("AT", lambda event: event.at, instant=True),
+        *fields("EVENT", "BY"),
         Column("ATTEMPT", lambda event: event.attempt or None, right=True),
         Column("DETAILS", lambda event: "; ".join(_said(event)) or None, elastic=True),
         Column("NUMBER", lambda event: event.number, right=True, wide=True),

@@ -7,7 +7,7 @@ import click
 from stoker.cli.display.output import show_rows
 from stoker.cli.display.table import Column, fields
 from stoker.cli.options import OnceGroup
-from stoker.cli.server import answer_options, connect
+from stoker.cli.server import connect, table_answer_options
 
 if TYPE_CHECKING:
     from stoker.wire.rest.node import GpuView
@@ -23,7 +23,7 @@ def _columns() -> "list[Column[GpuView]]":
         Column("JOB", lambda gpu: gpu.current_task, right=True),
         Column("UUID", lambda gpu: gpu.uuid, elastic=True),
         *fields("NOTE", "ID", wide=True),
-        Column("UPDATED", lambda gpu: gpu.updated_at, wide=True),
+        Column("UPDATED", lambda gpu: gpu.updated_at, wide=True, instant=True),
     ]
 
 
@@ -38,7 +38,7 @@ def gpu() -> None:
 
 
 @gpu.command("list")
-@answer_options
+@table_answer_options
 def list_gpus(form: str) -> None:
     """Show every GPU and the job that holds it.
 

@@ -15,23 +15,26 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import click
 
 from stoker.cli.clock import clock_text, now_ms, sleep_blocking, with_timestamps
-from stoker.cli.completion import tenants
+from stoker.cli.completion import ANY_JOB
 from stoker.cli.display.canvas import open_canvas
 from stoker.cli.display.job_details import job_columns
 from stoker.cli.display.messages import NoticeBuffer, refused
-from stoker.cli.display.output import Form, for_people, show_rows, value_text
+from stoker.cli.display.output import Form, columns_chosen, for_people, show_rows, value_text
 from stoker.cli.display.safe_text import visible
-from stoker.cli.display.table import table_lines
+from stoker.cli.display.table import csv_text, table_lines
 from stoker.cli.display.terminal import is_dumb, is_terminal, paints, size
-from stoker.cli.options import OnceCommand, joined
-from stoker.cli.server import LOOK_PATIENCE_S, answer_options, connect
+from stoker.cli.job_selection import filter_options, gather
+from stoker.cli.options import OnceCommand
+from stoker.cli.server import LOOK_PATIENCE_S, connect, table_answer_options
 
 if TYPE_CHECKING:
     from stoker.brain.domain.errors import StokerError
     from stoker.wire.client import Client
-    from stoker.wire.rest.job import JobListView, JobView
+    from stoker.wire.rest.job import JobListView
 
 LIMIT: Final = 50
+_SORTED_AS: Final = {"prio": "priority", "exit": "exit_code"}
+"""Columns whose titles are shorter than their names in REST."""
 LIMIT_MAX: Final = 1_000_000
 WATCH_S: Final = 2.0
 WATCH_MIN_S: Final = 0.1
@@ -41,23 +44,19 @@ Refresh = Callable[[], tuple[Sequence[str], str]]
 
 
 @click.command("list", cls=OnceCommand)
-@click.option(
-    "--state",
-    metavar="STATE[,STATE]",
-    # Without a value it is the empty text, so that both are refused with the words that there are.
-    is_flag=False,
-    flag_value="",
-    multiple=True,
-    callback=lambda *given: _named_states(joined(*given)),
-    help="Only these, such as pending,running; any dialect is read.",
-)
-@click.option("--name", help="Only jobs of this name.")
-@click.option("--user", help="Only jobs of this user.")
-@click.option("--tenant", shell_complete=tenants, help="Only jobs of this tenant.")
+@click.argument("array_id", metavar="[ARRAY_ID]", required=False, type=ANY_JOB)
+@filter_options
 @click.option("--class", "job_class", type=click.Choice(["online", "batch"]), help="Only jobs of this class.")
 @click.option("--since", metavar="MOMENT", help="Only jobs that hadn't ended before: `7d` ago, a date or a time.")
 @click.option("--until", metavar="MOMENT", help="Only jobs that were submitted before.")
 @click.option("--members", is_flag=True, help="A row for each member of an array, instead of one for the array.")
+@click.option(
+    "--sort",
+    metavar="COLUMN",
+    callback=lambda ctx, option, given: given and _sort_word(given),
+    help="By this column, such as gpus or ended; `-COLUMN` = the largest first; `-id` = the newest first. [default: "
+    "live]",
+)
 @click.option("--limit", type=click.IntRange(1, LIMIT_MAX), help=f"At most this many. [default: {LIMIT}]")
 @click.option("--all", "every", is_flag=True, help="Every job that matches, however many.")
 @click.option(
@@ -69,65 +68,69 @@ Refresh = Callable[[], tuple[Sequence[str], str]]
     metavar="[SECONDS]",
     help=f"Look again every SECONDS ({WATCH_S:g}), until Ctrl-C.",
 )
-@answer_options
-def list_jobs(form: str, every: bool, limit: int | None, watch_s: float | None, **given: Any) -> None:  # noqa: ANN401  # click gives each option its own type
-    """Show jobs, newest first. `ps` is the same.
+@table_answer_options
+def list_jobs(
+    form: str,
+    array_id: str | None,
+    every: bool,
+    limit: int | None,
+    watch_s: float | None,
+    **given: Any,  # noqa: ANN401  # click gives each option its own type
+) -> None:
+    """Show jobs: what runs, then what waits, then what ended, each newest first. `ps` is the same.
+
+    With ARRAY_ID the members of that array. Times are those of your zone, in JSON and CSV ISO 8601 in UTC.
 
     \b
     Examples:
       stoker list
-      stoker list --state pending,running -o wide
-      stoker list --all --json
+      stoker list --mine --state pending,running -o wide
+      stoker list --name 'train-*' --label team=nlp --sort -gpus
+      stoker list 9 --state failed
+      stoker list --all --columns id,name,state,ended -o csv
       stoker list --watch --state running
     """
     if every and limit is not None:
         raise click.UsageError("give --all or --limit, not both")
-    wanted = with_timestamps(given, "since", "until")
+    wanted = {"sort": "live"} | with_timestamps(given, "since", "until")
+    if array_id is not None:
+        wanted["array"] = array_id
     most = None if every else limit or LIMIT
     if watch_s is not None:
         kept = NoticeBuffer()
         watched = connect(LOOK_PATIENCE_S, kept)
         watch(lambda: (_lines(watched, wanted, most, form), kept.take()), watch_s, _title(wanted))
     page = gather(connect(), wanted, most)
-    show_rows(form, job_columns(now_ms()), page.jobs, page)
+    show_rows(form, job_columns(now_ms()), page.jobs, page, empty=_none_found(wanted))
     if page.next is not None and for_people(form):
         click.echo(_left_out(page), err=True)
 
 
-def _named_states(text: str | None) -> str | None:
-    """Refuse an empty variable of a script, which must not mean all jobs. Raises: click.BadParameter."""
-    if text is None or text.strip(", "):
-        return text
-    from stoker.brain.domain.lifecycle import JobState
+def _none_found(wanted: dict[str, Any]) -> str:
+    """Return what is said of an empty list."""
+    if wanted.keys() > {"sort"}:
+        return "no jobs match; `stoker list` alone shows every one"
+    return "no jobs yet; `stoker submit -- COMMAND` makes one"
 
-    raise click.BadParameter(f"give one or more of {', '.join(JobState)}, with commas between")
+
+def _sort_word(text: str) -> str:
+    """Return the word of REST for a column as it is titled: `-PRIO` is `-priority`."""
+    word = text.strip().lower().replace(" ", "_")
+    minus, column = ("-", word[1:]) if word.startswith("-") else ("", word)
+    column = column.replace("-", "_")
+    return minus + _SORTED_AS.get(column, column)
 
 
 def _lines(client: "Client", wanted: dict[str, Any], most: int | None, form: str) -> Sequence[str]:
     page = gather(client, wanted, most)
+    columns, wide = columns_chosen(job_columns(now_ms()), form)
+    if form == Form.CSV:
+        return csv_text(columns, page.jobs).splitlines()
     if not for_people(form):
         return value_text(form, page).splitlines()
     room = size().columns if is_terminal() else None
-    columns = job_columns(now_ms())
-    lines = table_lines(columns, page.jobs, wide=form == Form.WIDE, room=room, paint=paints())
+    lines = table_lines(columns, page.jobs, wide=wide, room=room, paint=paints())
     return [*lines, _left_out(page)] if page.next is not None and is_terminal() else lines
-
-
-def gather(client: "Client", wanted: "dict[str, Any]", most: int | None) -> "JobListView":
-    """Return up to `most` jobs that match, newest first, as one page, however many pages are asked for. None = all."""
-    from stoker.wire.client import JobListQuery
-    from stoker.wire.rest.job import LIST_MAX, JobListView
-
-    jobs: list[JobView] = []
-    after: str | None = ""
-    total = 0
-    while after is not None and (most is None or len(jobs) < most):
-        size = LIST_MAX if most is None else min(LIST_MAX, most - len(jobs))
-        page = client.jobs(JobListQuery(**wanted, limit=size, after=after))
-        jobs += page.jobs
-        # Jobs that arrive while pages are asked for are on none of them.
-        total, after = total or page.total, page.next
-    return JobListView(jobs=jobs, total=max(total, len(jobs)), limit=most or len(jobs), next=after)
 
 
 def _left_out(page: "JobListView") -> str:

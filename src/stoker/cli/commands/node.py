@@ -13,7 +13,7 @@ from stoker.cli.display.node_details import labels_line, node_columns, node_pair
 from stoker.cli.display.output import show_lines, show_pairs, show_rows
 from stoker.cli.display.safe_text import visible
 from stoker.cli.options import OnceGroup
-from stoker.cli.server import answer_options, connect
+from stoker.cli.server import answer_options, connect, table_answer_options
 
 if TYPE_CHECKING:
     from stoker.wire.rest.node import NodeView
@@ -32,7 +32,7 @@ def node() -> None:
 
 
 @node.command("list")
-@answer_options
+@table_answer_options
 def list_nodes(form: str) -> None:
     """Show every node.
 

@@ -9,7 +9,7 @@ from stoker.cli.display.formatting import duration
 from stoker.cli.display.output import show_lines, show_pairs, show_rows
 from stoker.cli.display.table import Column, fields
 from stoker.cli.options import OnceGroup, adding, with_options
-from stoker.cli.server import answer_options, connect
+from stoker.cli.server import answer_options, connect, table_answer_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,7 +58,7 @@ def partition() -> None:
 
 
 @partition.command("list")
-@answer_options
+@table_answer_options
 def list_partitions(form: str) -> None:
     """Show every partition, with its nodes, GPUs and jobs.
 

@@ -7,7 +7,7 @@ import click
 from stoker.cli.display.output import show_rows
 from stoker.cli.display.table import Column
 from stoker.cli.options import OnceGroup
-from stoker.cli.server import answer_options, connect
+from stoker.cli.server import answer_options, connect, table_answer_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,7 +54,7 @@ def show(form: str) -> None:
 @click.option("--batch-percent", metavar="SHARE", help="The same of batch jobs. [default: the rest]")
 @click.option("--strict/--no-strict", default=None, help="Let neither class borrow from the other.")
 @click.option("--force", is_flag=True, help="Also below what is in use, where shares are strict. What runs goes on.")
-@answer_options
+@table_answer_options
 def change(
     form: str, online_percent: str | None, batch_percent: str | None, strict: bool | None, *, force: bool
 ) -> None:

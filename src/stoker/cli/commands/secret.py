@@ -13,7 +13,7 @@ from stoker.cli.completion import tenants
 from stoker.cli.display.output import show_lines, show_rows
 from stoker.cli.display.table import Column, fields
 from stoker.cli.options import OnceGroup
-from stoker.cli.server import answer_options, connect
+from stoker.cli.server import answer_options, connect, table_answer_options
 
 if TYPE_CHECKING:
     from typing import BinaryIO
@@ -32,7 +32,7 @@ def _columns() -> "list[Column[SecretView]]":
     return [
         *fields("NAME", "TENANT"),
         Column("OWNER", lambda secret: secret.owner or "shared"),
-        Column("SET", lambda secret: secret.set_at),
+        Column("SET", lambda secret: secret.set_at, instant=True),
         *fields("SET BY", wide=True),
     ]
 
@@ -79,7 +79,7 @@ def set_secret(name: str, tenant: str | None, shared: bool, from_file: "BinaryIO
 
 @secret.command("list")
 @_tenant_option
-@answer_options
+@table_answer_options
 def list_secrets(tenant: str | None, form: str) -> None:
     """Show one's own secrets and those that are shared, without their values.
 

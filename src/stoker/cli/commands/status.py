@@ -7,20 +7,22 @@ import click
 
 from stoker.cli.completion import ANY_JOB
 from stoker.cli.display.job_details import job_pairs
-from stoker.cli.display.output import Form, show_pairs
+from stoker.cli.display.output import Form, for_people, show_each, show_pairs, show_value
 from stoker.cli.job_end import EXIT_OF_STATE
 from stoker.cli.options import OnceCommand
 from stoker.cli.server import answer_options, connect
 
 if TYPE_CHECKING:
     from stoker.wire.rest.cluster import ClusterView
+    from stoker.wire.rest.job import JobView
 
 
 @click.command(cls=OnceCommand)
-@click.argument("job_id", metavar="[ID]", required=False, type=ANY_JOB)
+@click.argument("job_ids", metavar="[ID...]", nargs=-1, type=ANY_JOB)
+@click.option("--script", is_flag=True, help="Print the script that was submitted with the job, and nothing else.")
 @answer_options
-def status(job_id: str | None, form: str) -> None:
-    """Show one job with its attempts, or without an ID the cluster.
+def status(job_ids: tuple[str, ...], form: str, script: bool) -> None:
+    """Show jobs with their attempts, or without an ID the cluster.
 
     With -o wide a job's story is whole: environment, times and use of every rank.
 
@@ -28,16 +30,39 @@ def status(job_id: str | None, form: str) -> None:
     Examples:
       stoker status
       stoker status 7
+      stoker status 7 8 9_3
       stoker status 7 -o yaml
+      stoker status 7 --script > train.sh
     """
-    from stoker.cli.clock import now_ms
-
-    if job_id is None:
+    if script:
+        _print_script(job_ids, form)
+        return
+    if not job_ids:
         cluster = connect().status()
         show_pairs(form, cluster_pairs(cluster), cluster)
-    else:
-        job = connect().job(job_id)
+        return
+    from stoker.cli.clock import now_ms
+
+    def show(job: "JobView") -> None:
         show_pairs(form, job_pairs(job, now_ms(), whole=form == Form.WIDE), job)
+
+    show_each(form, job_ids, connect().job, show)
+
+
+def _print_script(job_ids: tuple[str, ...], form: str) -> None:
+    """Print the bytes of the script of a job; there may be a whole story in it for a terminal, which stays text."""
+    if len(job_ids) != 1:
+        raise click.UsageError("--script shows the script of a job: give its ID")
+    (job_id,) = job_ids
+    shown = connect().script(job_id)
+    if not for_people(form):
+        show_value(form, shown)
+    elif not shown.script:
+        raise click.ClickException(
+            f"job {job_id} was submitted without a script; `stoker status {job_id}` shows what runs"
+        )
+    else:
+        click.echo(shown.script.encode(shown.encoding.value), nl=not shown.script.endswith("\n"))
 
 
 def cluster_pairs(cluster: "ClusterView") -> "Iterator[tuple[str, object]]":

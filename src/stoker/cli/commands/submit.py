@@ -9,6 +9,7 @@ Rules: U1  stdout gets the id (or, with --json, the job) and nothing else
            makes one job
        U6  bytes of the command, its variables and its paths arrive as they were typed, whatever the locale is: where
            they aren't UTF-8, all are sent as Latin-1, in which any byte is a letter
+       U8  a first word that is a script (`stoker.cli.job_script`) is sent as it is now; its directives are options
        U7  who asks for GPUs and says no command wants to see them: it is `nvidia-smi`, as in `gpu-cli submit`
 """
 
@@ -20,16 +21,20 @@ import click
 
 from stoker.cli.completion import tenants
 from stoker.cli.display.output import for_people, show_value
-from stoker.cli.job_end import exit_of, goes_on, perhaps_submitted, wait_for
+from stoker.cli.display.safe_text import visible
+from stoker.cli.job_end import exit_of, goes_on, perhaps_submitted, tell_end, wait_for
 from stoker.cli.options import OnceCommand, adding, with_options
 from stoker.cli.server import FOLLOW_PATIENCE_S, answer_options, connect
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from stoker.cli.job_script import JobScript
     from stoker.wire.client import JobBody
 
 LOOK: Final = "nvidia-smi"
+SCRIPT: Final = "stoker.script"
+"""Key under which the command's context has the script that was found."""
 SENT: Final = ("PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "LANG")
 _options: Final = with_options(
     # what each task needs
@@ -58,6 +63,13 @@ _options: Final = with_options(
     click.option("--time", "time_limit", metavar="T", help="Longest run: 30 (minutes), 2h, 1-12:00:00, 90s."),
     click.option("--retries", type=click.IntRange(0), metavar="N", help="Tries after a non-zero exit. [default: 0]"),
     click.option("--comment", metavar="C", help="For people."),
+    click.option(
+        "--label",
+        "label_words",
+        metavar="KEY=VALUE",
+        multiple=True,
+        help="To find it by, as in `list --label`; may be repeated.",
+    ),
     click.option("--no-requeue", is_flag=True, help="Don't start it again when its node is lost."),
     click.option(
         "--lost-after",
@@ -70,6 +82,19 @@ _options: Final = with_options(
     click.option("--after", metavar="ok:ID,...", multiple=True, help="Wait for others: ok:7, any:7, notok:7, after:7."),
     click.option("--begin", metavar="T", help="Not before: 16:00, tomorrow, 2026-12-01T10:00, now+2h."),
     click.option("--hold", is_flag=True, help="Wait until it is released."),
+    # who is told
+    click.option(
+        "--notify",
+        metavar="EVENTS",
+        multiple=True,
+        help="Be told: end,fail,start,'wait>1h'; none = of nothing. [default: the tenant's]",
+    ),
+    click.option(
+        "--notify-to",
+        metavar="TARGET",
+        multiple=True,
+        help="Whom: mail:ada@example.org, webhook:NAME, https://..., slack:https://... [default: the tenant's]",
+    ),
     # the command
     click.option("--name", help="For people. [default: the program's]"),
     click.option("--visible", type=click.Choice(["uuid", "index"]), help="How CUDA_VISIBLE_DEVICES names GPUs."),
@@ -99,10 +124,48 @@ _options: Final = with_options(
 )
 
 
-@click.command(context_settings={"allow_interspersed_args": False}, cls=OnceCommand)
+class SubmitCommand(OnceCommand):
+    """The command, whose first word may be a script, with options of its own (U8)."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        return super().parse_args(ctx, args if ctx.resilient_parsing else self._with_script(ctx, args))
+
+    def _with_script(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Return the arguments with the options of the script that they name, if they name one."""
+        parser = self.make_parser(ctx)
+        values, _, order = parser.parse_args(list(args))
+        words = values.get("command")
+        if not isinstance(words, tuple | list) or not words:
+            return args
+        from shutil import which
+
+        from stoker.cli.job_script import command_remark, found_script, option_words, remarks
+
+        def on_path(word: str) -> bool:
+            return which(word) is not None
+
+        options = args[: len(args) - len(words)]
+        script = found_script(words[0], on_path) if options[-1:] != ["--"] else None
+        if script is None:
+            if remark := command_remark(words, on_path):
+                _note(remark)
+            return args
+        given = frozenset(param.name or "" for param in order if isinstance(param, click.Option))
+        said, notes = option_words(script, given, parser)
+        for note in (*notes, *remarks(script, on_path)):
+            _note(f"{script.path}: {note}")
+        ctx.meta[SCRIPT] = script
+        return [*said, *options, "--", script.name, *words[1:]]
+
+
+def _note(text: str) -> None:
+    click.echo(f"note: {visible(text)}", err=True)
+
+
+@click.command(context_settings={"allow_interspersed_args": False}, cls=SubmitCommand)
 @_options
 @answer_options
-@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="-- COMMAND...")
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="SCRIPT [ARG]... | -- COMMAND...")
 @click.pass_context
 def submit(
     ctx: click.Context,
@@ -114,23 +177,30 @@ def submit(
 ) -> None:
     """Submit a job and print its id.
 
-    COMMAND is run as it stands; one single argument with blanks in it is a line for the shell. With --gpus and no
-    COMMAND it is nvidia-smi.
+    SCRIPT is a text file here, or - for standard input. A copy of it is kept with the job and run with ARG by what its
+    `#!` line names, else by /bin/sh. Lines `#STOKER --gpus 2` before its first line of code are options, and so are
+    those `#SBATCH` options that have a counterpart; the command line wins.
+
+    COMMAND is run as it stands on the node; one single argument with blanks in it is a line for the shell. A first word
+    without `--` is a SCRIPT if it names a file that begins with `#!` or has such lines, or that is no program on PATH.
+    With --gpus and no COMMAND it is nvidia-smi.
 
     \b
     Examples:
+      stoker submit train.sh --epochs 3
       stoker submit --gpus 4 -- python train.py --epochs 3
       stoker submit --gpus 1 --time 2h --wait -- 'make data && ./train'
       stoker submit --priority low --gpus 8 --tasks 2 -- torchrun train.py
       stoker submit --array 0-99%8 -- './one $STOKER_ARRAY_INDEX'
       stoker submit --after ok:7 --begin 22:00 --where zone=a -- ./report
+      stoker submit --notify end,fail --notify-to mail:ada@example.org -- ./train
       stoker submit --secret WANDB_API_KEY --secret TEAM=HF_TOKEN -- ./train
     """
     if follow and given.get("array"):
         raise click.UsageError(
             "--follow follows one job, and each member of an array writes: use --wait, or `stoker logs -f ID_INDEX`"
         )
-    body = job_body(given, os.environ, _here)
+    body = job_body(given, os.environ, _here, ctx.meta.get(SCRIPT))
     with perhaps_submitted():
         job = connect().submit(body)
     plain = for_people(form)
@@ -146,6 +216,7 @@ def submit(
         with goes_on(job.id):
             LogReader(connect(FOLLOW_PATIENCE_S), job.id, rank=0).follow(attempt=None, tail=None)
     job = wait_for(job.id)
+    tell_end(job)
     if waits and not follow and not plain:
         show_value(form, job)
     ctx.exit(exit_of(job))
@@ -158,7 +229,12 @@ def _here() -> str:
         raise click.UsageError("the folder you are in was deleted; name another with --workdir") from None
 
 
-def job_body(given: "Mapping[str, Any]", environ: "Mapping[str, str]", here: Callable[[], str]) -> "JobBody":
+def job_body(
+    given: "Mapping[str, Any]",
+    environ: "Mapping[str, str]",
+    here: Callable[[], str],
+    script: "JobScript | None" = None,
+) -> "JobBody":
     """The request that a command line means. `here` answers the working directory, if it is needed."""
     from stoker.wire.client import JobBody
     from stoker.wire.text import parse_memory_mb
@@ -170,17 +246,24 @@ def job_body(given: "Mapping[str, Any]", environ: "Mapping[str, str]", here: Cal
     for field, word in (("gpu_memory_mb", "gpu_memory"), ("memory_mb", "memory")):
         if given.get(word) is not None:
             body[field] = parse_memory_mb(given[word])
+    if given.get("label_words"):
+        from stoker.brain.domain.label import parse_job_labels
+
+        body["labels"] = parse_job_labels(given["label_words"])
     if given.get("no_requeue"):
         body["requeue"] = False
+    if script is not None:
+        body["script"] = script.text
     looks = given.get("gpu_count") and not given.get("image")
-    body["command"] = _command(given["command"] or ((LOOK,) if looks else ()))
-    words = (given.get("export") or "").split(",")
+    words = given["command"] or ((LOOK,) if looks else ())
+    body["command"] = _command(words) if script is None else list(words)
+    exported = (given.get("export") or "").split(",")
     named = _secrets(given.get("secret_names") or ())
-    sent = {name: value for name, value in _sent(words, environ).items() if name not in named}
+    sent = {name: value for name, value in _sent(exported, environ).items() if name not in named}
     body["env"] = sent | _spoken(given.get("variables") or ())
     if named:
         body["secrets"] = named
-    nothing = any(word.upper() == "NONE" for word in words)
+    nothing = any(word.upper() == "NONE" for word in exported)
     body["workdir"] = _absolute(given["workdir"], here) if given.get("workdir") else "" if nothing else here()
     return JobBody(**_as_typed(body))
 
@@ -201,7 +284,7 @@ def _decoded(body: dict[str, Any], encoding: str) -> dict[str, Any]:
 
     command = body["command"]
     return {
-        **{name: text(body[name]) for name in ("workdir", "output", "error") if name in body},
+        **{name: text(body[name]) for name in ("workdir", "output", "error", "script") if name in body},
         "command": text(command) if isinstance(command, str) else list(map(text, command)),
         "env": {text(name): text(value) for name, value in body["env"].items()},
     }

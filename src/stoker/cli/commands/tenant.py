@@ -10,7 +10,7 @@ from stoker.cli.display.output import show_lines, show_pairs, show_rows
 from stoker.cli.display.safe_text import visible
 from stoker.cli.display.table import Column, fields
 from stoker.cli.options import AddOption, OnceGroup, with_options
-from stoker.cli.server import answer_options, connect
+from stoker.cli.server import answer_options, connect, table_answer_options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,6 +48,7 @@ _OTHER_NAMES: Final = {
     "priority": "priority_tier",
 }
 """Option -> field of the request, where they have different names."""
+_LISTS: Final = frozenset({"nodes", "notify", "notify_to"})
 _TEXTS: Final = frozenset({"email", "organization", "comment"})
 _described: Final = with_options(
     _number("--max-gpus", "GPUs that its jobs may hold at once."),
@@ -75,6 +76,10 @@ _described: Final = with_options(
         metavar="GLOB[,GLOB]",
         help="Nodes that its jobs may run on, such as gpu-a*. [default: all that its parent may use]",
     ),
+    click.option(
+        "--notify", metavar="EVENTS", help="What is told of its jobs that say nothing: end,fail,start,wait>1h."
+    ),
+    click.option("--notify-to", metavar="TARGETS", help="Whom: mail:ada@example.org, webhook:NAME, https://..."),
     click.option("--email", metavar="TEXT", help="For people."),
     click.option("--organization", metavar="TEXT", help="For people."),
     click.option("--comment", metavar="TEXT", help="For people."),
@@ -124,7 +129,7 @@ def tenant() -> None:
 
 
 @tenant.command("list")
-@answer_options
+@table_answer_options
 def list_tenants(form: str) -> None:
     """Show every tenant as a tree, with what it and those beneath it use.
 
@@ -188,6 +193,7 @@ def change(name: str, form: str, **given: Any) -> None:  # noqa: ANN401  # click
       stoker tenant set ml-team --max-gpus 16
       stoker tenant set ml-team --max-jobs none --no-lend
       stoker tenant set ml-team --nodes 'gpu-a*,gpu-b*'
+      stoker tenant set ml-team --notify fail --notify-to webhook:ml-team
     """
     from stoker.wire.rest.tenant import TenantBody
 
@@ -225,7 +231,7 @@ def _fields(given: dict[str, Any]) -> dict[str, Any]:
         elif value is not None:
             if option == "max_time" and not is_none:
                 parse_duration(value)
-            if option == "nodes" and not is_none:
+            if option in _LISTS and not is_none:
                 value = tuple(filter(None, (each.strip() for each in value.split(","))))
             fields[_OTHER_NAMES.get(option, option)] = None if is_none else value
     return fields
@@ -285,6 +291,8 @@ def _rows(tenant: "TenantView") -> "Iterator[tuple[str, object]]":
     yield "lends", _yes(tenant.lend)
     yield "visibility", tenant.visibility.value
     yield "nodes", ", ".join(tenant.nodes) or "all that its parent may use"
+    if tenant.notify or tenant.notify_to:
+        yield "notify", f"{', '.join(tenant.notify) or 'nothing'} to {', '.join(tenant.notify_to) or 'nobody'}"
 
 
 def _jobs(count: int, most: int | None) -> str:

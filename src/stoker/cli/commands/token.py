@@ -9,7 +9,7 @@ from stoker.cli.completion import tenants
 from stoker.cli.display.output import show_lines, show_rows
 from stoker.cli.display.table import Column, fields
 from stoker.cli.options import OnceGroup
-from stoker.cli.server import answer_options, connect
+from stoker.cli.server import answer_options, connect, table_answer_options
 from stoker.cli.setting_options import asked_there_option
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ def _tokens(data_dir: Path | None) -> "Client | FolderTokens":
 def _columns() -> "list[Column[TokenView]]":
     return [
         *fields("ID", "ROLE", "TENANT", "USER", "NODE"),
-        Column("CREATED", lambda token: token.created_at),
-        Column("EXPIRES", lambda token: token.expires_at or "never"),
+        Column("CREATED", lambda token: token.created_at, instant=True),
+        Column("EXPIRES", lambda token: token.expires_at, instant=True, missing="never"),
         Column("COMMENT", lambda token: token.comment, elastic=True),
         *fields("PRINCIPAL", "CREATED BY", wide=True),
     ]
@@ -89,7 +89,7 @@ def create(data_dir: Path | None, form: str, **given: str | None) -> None:
 
 @token.command("list")
 @asked_there_option
-@answer_options
+@table_answer_options
 def list_tokens(data_dir: Path | None, form: str) -> None:
     """Show every token that holds, without its text.
 

@@ -10,7 +10,7 @@ from stoker.cli.completion import tenants
 from stoker.cli.display.output import show_rows
 from stoker.cli.display.table import Column
 from stoker.cli.options import OnceCommand
-from stoker.cli.server import answer_options, connect
+from stoker.cli.server import connect, table_answer_options
 
 if TYPE_CHECKING:
     from stoker.wire.rest.usage import UsageLineView, UsageView
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @click.option("--tree", is_flag=True, help="Tenants as a tree: each with all beneath it, and what its own jobs used.")
 @click.option("--tenant", shell_complete=tenants, help="Only jobs of this tenant; of its tree with --tree.")
 @click.option("--user", help="Only jobs of this user.")
-@answer_options
+@table_answer_options
 def usage(form: str, **given: Any) -> None:  # noqa: ANN401  # click gives each option its own type
     """Sum up GPU and CPU hours by tenant, user, job or node.
 

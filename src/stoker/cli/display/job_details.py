@@ -9,12 +9,14 @@ rank. An optional text field of `JobView` has a line by itself, under its field 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
+from stoker.cli.clock import local_text
 from stoker.cli.display.formatting import duration, local_times, members_text, note_line, ran, span_ms, user_of, waited
 from stoker.cli.display.safe_text import cut, visible
 from stoker.cli.display.table import Column, cell_text, fields
 
 if TYPE_CHECKING:
     from stoker.wire.rest.job import AttemptView, JobView, TaskRunView
+    from stoker.wire.rest.notify import NoticeView
     from stoker.wire.rest.why import WhyView
 
 NAME_CELLS_MAX: Final = 40
@@ -35,7 +37,7 @@ def job_columns(now_ms: int, titles: Sequence[str] = ()) -> "list[Column[JobView
     """Return the columns with these titles, or all. `now_ms` is where a span that hasn't ended is measured to."""
     columns: list[Column[JobView]] = [
         Column("ID", lambda job: job.id, right=True),
-        Column("NAME", lambda job: short_name(job.name), elastic=True),
+        Column("NAME", lambda job: job.name, elastic=True, cells_max=NAME_CELLS_MAX),
         Column("STATE", lambda job: job.state.value, coloured=True),
         Column("GPUS", lambda job: job.total_gpus, right=True),
         Column("PRIO", lambda job: job.priority, right=True),
@@ -45,13 +47,16 @@ def job_columns(now_ms: int, titles: Sequence[str] = ()) -> "list[Column[JobView
         *fields("PARTITION", "ARRAY", wide=True),
         Column("TASKS", lambda job: job.tasks, right=True, wide=True),
         Column("ATTEMPTS", lambda job: len(job.attempts), right=True, wide=True),
-        Column("SUBMITTED", lambda job: job.submitted_at, wide=True),
-        Column("STARTED", lambda job: job.started_at, wide=True),
-        Column("ENDED", lambda job: job.ended_at, wide=True),
+        Column("SUBMITTED", lambda job: job.submitted_at, wide=True, instant=True),
+        Column("STARTED", lambda job: job.started_at, wide=True, instant=True),
+        Column("ENDED", lambda job: job.ended_at, wide=True, instant=True),
+        Column("TIME LIMIT", lambda job: duration(job.time_limit_ms), right=True, wide=True),
+        Column("PEAK MEMORY", peak_memory, right=True, wide=True),
         Column("WAITED", lambda job: waited(job, now_ms), right=True),
         Column("RAN", lambda job: ran(job, now_ms), right=True),
         Column("EXIT", lambda job: job.exit_code, right=True),
         Column("AFTER", lambda job: ",".join(job.after), wide=True),
+        Column("LABELS", labels_of, wide=True),
         Column("COMMENT", lambda job: job.comment, wide=True, elastic=True),
         Column("REASON", note_line, elastic=True),
         # What is long stands last, so that it pushes nothing out of sight.
@@ -78,6 +83,17 @@ def gpus_of(job: "JobView") -> str:
     return ",".join(uuid for task in tasks for uuid in task.gpus)
 
 
+def labels_of(job: "JobView") -> str:
+    """Return a job's labels as a selector that finds it."""
+    return ",".join(f"{key}={value}" for key, value in sorted(job.labels.items()))
+
+
+def peak_memory(job: "JobView") -> str:
+    """Return the most memory that an ended rank of the newest attempt used; empty = none was measured."""
+    peak = max((task.peak_memory_mb for attempt in job.attempts[-1:] for task in attempt.tasks), default=0)
+    return f"{peak} MiB" if peak else ""
+
+
 def job_pairs(job: "JobView", now_ms: int, *, whole: bool) -> Pairs:
     """Yield (key, value) lines about a job. `now_ms`: until when spans that have not ended are measured."""
     yield "job", job.id
@@ -98,17 +114,50 @@ def job_pairs(job: "JobView", now_ms: int, *, whole: bool) -> Pairs:
         yield "hint", local_times(job.reason.hint)
     yield "exit code", job.exit_code
     yield from _demand_pairs(job, whole=whole)
-    yield "submitted", job.submitted_at
+    yield "submitted", local_text(job.submitted_at)
     if whole:
-        yield "started", job.started_at
-        yield "ended", job.ended_at
+        yield "started", local_text(job.started_at)
+        yield "ended", local_text(job.ended_at)
     yield "waited", waited(job, now_ms)
     yield "ran", ran(job, now_ms)
+    if peak_memory(job):
+        yield "peak memory", _peak_text(job)
     yield "retries", f"{job.retries_used} of {job.retries} used, {job.requeues_used} requeues"
     for attempt in job.attempts:
         yield from _attempt_pairs(attempt, now_ms, whole=whole)
+    if job.notify and not job.notices:
+        yield "notifies", f"{', '.join(job.notify)} to {', '.join(job.notify_to) or 'nobody'}"
+    for notice in job.notices:
+        yield "notified", _notice_text(notice)
     if job.outline:
         yield "hidden", f"what it runs and writes: that is for {user_of(job)}, leads of tenant {job.tenant} and admins"
+
+
+def _notice_text(notice: "NoticeView") -> str:
+    told = f"{notice.event} to {notice.to}"
+    error = f": {notice.error}" if notice.error else ""
+    times = f"{notice.tries} time{'s' * (notice.tries != 1)}"
+    match notice.state.value:
+        case "sent":
+            return f"{told} at {local_text(notice.at)}"
+        case "retrying":
+            return f"{told} failed {times}{error}; next try at {local_text(notice.next_at)}"
+        case "failed":
+            return f"{told} failed {times}, given up{error}"
+        case "unknown":
+            return f"{told}: sent, and nobody knows whether it arrived{error}"
+        case "dropped":
+            return f"{told}: not sent, too many waited"
+        case _:
+            return f"{told}: on its way"
+
+
+def _peak_text(job: "JobView") -> str:
+    """Return the peak memory, and of a gang the rank that used it."""
+    tasks = job.attempts[-1].tasks
+    most = max(tasks, key=lambda task: (task.peak_memory_mb, -task.rank))
+    limit = f" of {job.memory_mb} MiB" if job.memory_mb else ""
+    return f"{peak_memory(job)}{limit}{f', rank {most.rank} on {most.node}' if len(tasks) > 1 else ''}"
 
 
 def _reduced_pairs(job: "JobView", now_ms: int) -> Pairs:
@@ -121,7 +170,7 @@ def _reduced_pairs(job: "JobView", now_ms: int) -> Pairs:
     yield "priority", job.priority
     yield "tenant", f"{job.tenant}, class {job.job_class.value}"
     yield "time limit", duration(job.time_limit_ms)
-    yield "submitted", job.submitted_at
+    yield "submitted", local_text(job.submitted_at)
     yield "waited", waited(job, now_ms)
     yield "ran", ran(job, now_ms)
     yield "hidden", f"the rest: it is for people of tenant {job.tenant}"
@@ -151,10 +200,11 @@ def _said_pairs(job: "JobView") -> Pairs:
         "exclude": ",".join(job.exclude),
         "tolerate": ",".join(job.tolerate),
         "after": ",".join(job.after),
-        "begin": job.begin,
+        "begin": local_text(job.begin),
         "output": job.output,
         "stderr": job.error,
         "secrets": ", ".join(name if name == given else f"{given} as {name}" for name, given in job.secrets.items()),
+        "labels": labels_of(job),
         "comment": job.comment,
         "lost after": _silence_text(job.lost_after_ms),
         "encoding": "" if job.encoding == "utf-8" else job.encoding.value,
@@ -204,7 +254,7 @@ def _attempt_pairs(attempt: "AttemptView", now_ms: int, *, whole: bool) -> Pairs
     took = duration(span_ms(attempt.started_at, attempt.ended_at, now_ms))
     outcome = attempt.outcome.value if attempt.outcome else "live"
     meets = f", meets at {attempt.master_addr}:{attempt.master_port}" if attempt.master_port else ""
-    yield f"attempt {attempt.number}", f"{outcome}, placed {attempt.placed_at}, ran {took or '-'}{meets}"
+    yield f"attempt {attempt.number}", f"{outcome}, placed {local_text(attempt.placed_at)}, ran {took or '-'}{meets}"
     if whole and attempt.lease_ms:
         yield "", f"ends by itself when its nodes aren't heard of for {duration(attempt.lease_ms)}"
     for task in attempt.tasks:
@@ -212,7 +262,7 @@ def _attempt_pairs(attempt: "AttemptView", now_ms: int, *, whole: bool) -> Pairs
         if whole:
             peak = f", peak memory {task.peak_memory_mb} MiB" if task.peak_memory_mb else ""
             has = f"{task.cpus} CPUs, {f'{task.memory_mb} MiB' if task.memory_mb else 'no memory limit'}{peak}"
-            yield "", f"from {task.started_at or '-'} to {task.ended_at or '-'}, {has}"
+            yield "", f"from {local_text(task.started_at) or '-'} to {local_text(task.ended_at) or '-'}, {has}"
 
 
 def task_text(task: "TaskRunView") -> str:

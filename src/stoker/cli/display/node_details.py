@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from stoker.cli.clock import local_text
 from stoker.cli.display.formatting import local_times
 from stoker.cli.display.table import Column, fields
 
@@ -24,7 +25,7 @@ def node_columns() -> "list[Column[NodeView]]":
         Column("LABELS", labels_line, wide=True),
         Column("TAINTS", taints_line, wide=True),
         *fields("ADDRESS", "VERSION", wide=True),
-        Column("REGISTERED", lambda node: node.registered_at, wide=True),
+        Column("REGISTERED", lambda node: node.registered_at, wide=True, instant=True),
         Column("JOB IDS", lambda node: ",".join(node.jobs), wide=True),
         Column("GPU UUIDS", lambda node: ",".join(gpu.uuid for gpu in node.gpus), wide=True),
     ]
@@ -107,7 +108,7 @@ def node_pairs(node: "NodeView") -> "Iterator[tuple[str, object]]":
     yield "jobs run as", account_of(node)
     yield "leases", "kept" if node.keeps_leases else "not kept: its jobs wait for it, however long it is silent"
     yield "version", node.version
-    yield "registered", node.registered_at
+    yield "registered", local_text(node.registered_at)
     yield "boot id", node.boot_id
     yield "jobs", ", ".join(node.jobs)
     for gpu in node.gpus:
@@ -117,6 +118,9 @@ def node_pairs(node: "NodeView") -> "Iterator[tuple[str, object]]":
     for orphan in node.strays:
         what = f"job {orphan.job} attempt {orphan.attempt} rank {orphan.rank} on {len(orphan.gpus)} GPUs"
         if orphan.quarantined_since:
-            yield "in quarantine", f"{what}, lost {orphan.quarantined_since}; until the agent here says that it is gone"
+            yield (
+                "in quarantine",
+                f"{what}, lost {local_text(orphan.quarantined_since)}; until the agent here says that it is gone",
+            )
         else:
             yield "to clear away", what

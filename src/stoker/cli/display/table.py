@@ -18,6 +18,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import click
 
+from stoker.cli.clock import local_text
 from stoker.cli.display.safe_text import cut, visible, width
 from stoker.cli.display.terminal import is_terminal, paints, size
 
@@ -55,11 +56,36 @@ class Column(NamedTuple, Generic[Row]):
     right: bool = False  # numbers
     coloured: bool = False
     elastic: bool = False  # what a narrow terminal shortens first
+    instant: bool = False  # an instant as the server writes it, which people read in their own zone
+    missing: str = ""  # what people read where there is none
+    cells_max: int = 0  # what is longer is cut for people; 0 = nothing is
+
+    def text(self, row: Row) -> str:
+        """Return the cell as people read it."""
+        value = self.cell(row)
+        if not value and self.missing:
+            return self.missing
+        text = cell_text(local_text(value) if self.instant and isinstance(value, str) else value)
+        return cut(text, self.cells_max) if self.cells_max else text
 
 
 def fields(*titles: str, wide: bool = False, elastic: bool = False) -> "list[Column[Any]]":
     """Return columns that show a row's fields of the same names: `CREATED BY` shows `created_by`."""
     return [Column(each, attrgetter(each.lower().replace(" ", "_")), wide, elastic=elastic) for each in titles]
+
+
+def csv_text(columns: Sequence[Column[Row]], rows: Iterable[Row]) -> str:
+    """Return titles and rows as RFC 4180 has them, instants as ISO 8601, and an empty cell for what isn't there."""
+    from csv import writer
+    from io import StringIO
+
+    text = StringIO()
+    lines = writer(text)
+    lines.writerow([column.title for column in columns])
+    for row in rows:
+        cells = [column.cell(row) for column in columns]
+        lines.writerow(["" if cell is None else visible(str(cell)) for cell in cells])
+    return text.getvalue()
 
 
 def show_table(columns: Sequence[Column[Row]], rows: Sequence[Row], *, wide: bool) -> None:
@@ -74,7 +100,7 @@ def table_lines(
 ) -> list[str]:
     """The titles and a line for each row. `room` None = as wide as it comes."""
     shown = [column for column in columns if wide or not column.wide]
-    cells = [[cell_text(column.cell(row)) for column in shown] for row in rows]
+    cells = [[column.text(row) for column in shown] for row in rows]
     if room is None:
         return plain_lines(shown, cells, paint=paint)
     if not wide:

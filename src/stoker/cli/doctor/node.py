@@ -15,12 +15,12 @@ from typing import Final, NamedTuple
 from stoker.adapters.gpu_probe.nvidia_smi import AutoProbe, SmiMissing, SmiProbe
 from stoker.adapters.gpu_probe.scripted import ScriptedProbe
 from stoker.agent.identity import IdentityFile
-from stoker.agent.machine import check_limits, node_name
+from stoker.agent.machine import check_limits, check_site_programs, node_name
 from stoker.agent.runner.guard import PROCESS_NAME
 from stoker.agent.runner.process.kernel import bounds_projects
 from stoker.agent.runner.process.procfs import read_proc
 from stoker.agent.runner.protocol import LOCK_NAME
-from stoker.agent.settings import AgentSettings
+from stoker.agent.settings import AgentSettings, ExecutorSettings
 from stoker.agent.token_file import read_token
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.label import check_label, parse_taint
@@ -57,6 +57,7 @@ def checks(settings: AgentSettings) -> list[Check]:
         Check("work_dir", lambda: work_dir(settings.executor.work_dir, settings.data_dir)),
         Check("folder_max_gb", lambda: folder_bound(settings)),
         Check("limits", lambda: limits(settings)),
+        Check("programs", lambda: site_programs(settings.executor)),
         Check("users", lambda: users(_self(), allow_root=allow_root, data_dir=settings.data_dir)),
     ]
 
@@ -260,6 +261,17 @@ def limits(settings: AgentSettings) -> Iterator[CheckResult]:
     executor = settings.executor
     own = ", ".join(f"{name} {text}" for name, text in executor.limits.items()) or "those of the agent"
     yield from unless_refused(lambda: check_limits(executor), f"jobs get umask {executor.umask}, and as limits {own}")
+
+
+def site_programs(executor: ExecutorSettings) -> Iterator[CheckResult]:
+    """Check that prolog and epilog are programs that nobody else can change."""
+    named = [f"{name} {path}" for name, path in (("prolog", executor.prolog), ("epilog", executor.epilog)) if path]
+    words = (
+        f"around each task, {executor.prolog_timeout_s} s at most: {', '.join(named)}"
+        if named
+        else "no prolog or epilog"
+    )
+    yield from unless_refused(lambda: check_site_programs(executor), words)
 
 
 def leases(data_dir: Path) -> Iterator[CheckResult]:

@@ -67,6 +67,7 @@ class NodeRow(msgspec.Struct, kw_only=True):
     fault: str = ""
     limits: str = ""
     gpu_fault: str = ""
+    drain: str | None = None
 
 
 class ReasonRow(msgspec.Struct):
@@ -265,14 +266,14 @@ def nodes(rows: Sequence[NodeRow]) -> Iterator[CheckResult]:
     yield fine(f"{len(known)} nodes: " + ", ".join(f"{number} {state}" for state, number in sorted(counts.items())))
     for row in known:
         if row.state == "faulty":
-            yield doubtful(
-                f"{row.name} can neither start nor end jobs: {row.fault}", "mend it: it is used again by itself"
-            )
+            fix = "mend it: it is used again by itself"
+            yield doubtful(f"{row.name} can neither start nor end jobs: {row.fault}", fix)
+        if (row.drain or "").startswith(("prolog of ", "epilog of ")):
+            fix = f"mend what it says; `stoker node resume {row.name}` gives it work again"
+            yield doubtful(f"{row.name} is drained by its own program: {row.drain}", fix)
         if row.limits:
-            fix = (
-                "raise what it names: `LimitNOFILE=`, `LimitNPROC=`, `LimitAS=`, `LimitDATA=` in the agent's unit, or "
-                "executor.limits; its runner follows once it is idle"
-            )
+            where = "`LimitNOFILE=`, `LimitNPROC=`, `LimitAS=`, `LimitDATA=` in the agent's unit, or executor.limits"
+            fix = f"raise what it names: {where}; its runner follows once it is idle"
             yield doubtful(f"{row.name} {row.limits}", fix)
     for row in [row for row in known if row.gpu_fault][:NAMES_MAX]:
         fix = "see `nvidia-smi` there: its agent looks again by itself, and offers them once they can be read"

@@ -192,7 +192,9 @@ def _control_settings(shape: EmbeddedSpec) -> ControlSettings:
         "log.level": "warning",
         "log.format": "text",
     }
-    return load(ControlSettings, None, {}, flags).value
+    # Whom its jobs may tell of themselves can't be said by flags.
+    notify = {name: value for name, value in os.environ.items() if name.startswith("STOKER__NOTIFY__")}
+    return load(ControlSettings, None, notify, flags).value
 
 
 def account_key_file() -> Path:

@@ -24,6 +24,7 @@ from stoker.control.settings import (
     HistorySettings,
     HttpSettings,
     LoopSettings,
+    NotifySettings,
     SecretSettings,
     SnapshotSettings,
     TlsSettings,
@@ -189,6 +190,7 @@ class ControlSettings(msgspec.Struct, frozen=True, kw_only=True):
     snapshot: SnapshotSettings = SnapshotSettings()
     history: HistorySettings = HistorySettings()
     audit: AuditSettings = AuditSettings()
+    notify: NotifySettings = NotifySettings()
     quota: QuotaSettings = QuotaSettings()
     policy: PolicySettings = PolicySettings()
     log: LogSettings = LogSettings()

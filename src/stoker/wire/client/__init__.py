@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from stoker.wire.rest.secret import SecretListQuery as SecretListQuery
     from stoker.wire.rest.secret import SecretQuery as SecretQuery
     from stoker.wire.rest.submit import JobBody as JobBody
+    from stoker.wire.rest.submit import JobPatch as JobPatch
     from stoker.wire.rest.task import TaskListQuery as TaskListQuery
 
 _MODULE_OF = {
@@ -30,6 +31,7 @@ _MODULE_OF = {
     "AsyncClient": "stoker.wire.client.clients",
     "Client": "stoker.wire.client.clients",
     "JobBody": "stoker.wire.rest.submit",
+    "JobPatch": "stoker.wire.rest.submit",
     "JobListQuery": "stoker.wire.rest.job",
     "LogDecoder": "stoker.wire.client.follow",
     "LogPart": "stoker.wire.client.calls",

@@ -23,13 +23,20 @@ if TYPE_CHECKING:
     from stoker.wire.client.transport import Transport
     from stoker.wire.rest.audit import AuditListQuery, AuditListView, JobEventsQuery, JobEventsView
     from stoker.wire.rest.cluster import ClusterView, HealthView
-    from stoker.wire.rest.job import JobListQuery, JobListView, JobsToldView, JobsView, JobView
+    from stoker.wire.rest.job import (
+        JobListQuery,
+        JobListView,
+        JobsToldView,
+        JobsView,
+        JobView,
+        ScriptView,
+    )
     from stoker.wire.rest.log import LogQuery
     from stoker.wire.rest.node import GpuListView, NodeView
     from stoker.wire.rest.partition import NewPartitionBody, PartitionBody, PartitionView
     from stoker.wire.rest.quota import QuotaBody, QuotaView
     from stoker.wire.rest.secret import SecretBody, SecretListQuery, SecretListView, SecretQuery, SecretView
-    from stoker.wire.rest.submit import JobBody
+    from stoker.wire.rest.submit import JobBody, JobPatch
     from stoker.wire.rest.task import TaskListQuery, TaskListView, TaskView
     from stoker.wire.rest.tenant import NewTenantBody, TenantBody, TenantView
     from stoker.wire.rest.token import CallerView, NewTokenBody, NewTokenView, TokenListView, TokenView
@@ -169,14 +176,15 @@ class ClientMethods:
         return calls.tell_jobs(endpoints.RELEASE, jobs)
 
     @Declared
-    def requeue(self, jobs: str) -> Steps[JobsToldView]:
-        """Run a job once more: what is live is stopped first, what has ended waits again.
+    def requeue(self, jobs: str, *, hold: bool = False) -> Steps[JobsToldView]:
+        """Run a job once more: what is live is stopped first, what has ended waits again; with `hold` it is held.
 
         Of a whole array the members that failed. Never repeated by itself, for it would stop what it started.
 
         Raises: StokerError `job_waits`, `nothing_failed`, or `no_answer` where it may have been carried out.
         """
-        return calls.tell_jobs(endpoints.REQUEUE, jobs)
+        # Without a body where none is needed: an older control plane takes none.
+        return calls.tell_jobs(endpoints.REQUEUE, jobs, rest.job.RequeueBody(hold=True) if hold else None)
 
     @Declared
     def signal(self, jobs: str, signal: str | int) -> Steps[JobsToldView]:
@@ -187,9 +195,22 @@ class ClientMethods:
         return calls.tell_jobs(endpoints.SIGNAL, jobs, rest.job.SignalBody(signal=signal))
 
     @Declared
+    def update(self, jobs: str, changes: JobPatch) -> Steps[JobsToldView]:
+        """Change a job, an array or members of one: what is left out stays as it is.
+
+        Raises: StokerError `job_ended`, `job_live`, or as a submit is refused.
+        """
+        return calls.tell_jobs(endpoints.UPDATE, jobs, changes)
+
+    @Declared
     def why(self, job_id: str) -> Steps[WhyView]:
         """Say what keeps a job from running, and where in the queue it is, or what ended it."""
         return ask(endpoints.WHY, job_id)
+
+    @Declared
+    def script(self, job_id: str) -> Steps[ScriptView]:
+        """Show the script that was submitted with a job, as it was then; it is empty where there was none."""
+        return ask(endpoints.SCRIPT, job_id)
 
     @Declared
     def job_events(self, job_id: str, query: JobEventsQuery | None = None) -> Steps[JobEventsView]:

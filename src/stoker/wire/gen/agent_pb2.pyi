@@ -188,6 +188,7 @@ class RegisterRequest(_message.Message):
     LIMITS_FIELD_NUMBER: _builtins.int
     GPU_FAULT_FIELD_NUMBER: _builtins.int
     READS_LATIN_1_FIELD_NUMBER: _builtins.int
+    KEEPS_SCRIPTS_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     boot_id: _builtins.str
     address: _builtins.str
@@ -211,6 +212,8 @@ class RegisterRequest(_message.Message):
     """Why not every GPU could be read. Empty = all could."""
     reads_latin_1: _builtins.bool
     """Does it know `Start.encoding`? Else texts of jobs are UTF-8 to it."""
+    keeps_scripts: _builtins.bool
+    """Does it know `Start.script`? Else it would look for the script on its own disk."""
     @_builtins.property
     def gpus(self) -> _containers.RepeatedCompositeFieldContainer[Global___Gpu]: ...
     @_builtins.property
@@ -243,10 +246,11 @@ class RegisterRequest(_message.Message):
         limits: _builtins.str = ...,
         gpu_fault: _builtins.str = ...,
         reads_latin_1: _builtins.bool = ...,
+        keeps_scripts: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "address", b"address", "agent_uid", b"agent_uid", "allow_root", b"allow_root", "boot_id", b"boot_id", "cpus", b"cpus", "executors", b"executors", "fault", b"fault", "gpu_fault", b"gpu_fault", "gpus", b"gpus", "keeps_leases", b"keeps_leases", "labels", b"labels", "limits", b"limits", "memory_mb", b"memory_mb", "node", b"node", "reads_latin_1", b"reads_latin_1", "simulated", b"simulated", "taints", b"taints", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "address", b"address", "agent_uid", b"agent_uid", "allow_root", b"allow_root", "boot_id", b"boot_id", "cpus", b"cpus", "executors", b"executors", "fault", b"fault", "gpu_fault", b"gpu_fault", "gpus", b"gpus", "keeps_leases", b"keeps_leases", "keeps_scripts", b"keeps_scripts", "labels", b"labels", "limits", b"limits", "memory_mb", b"memory_mb", "node", b"node", "reads_latin_1", b"reads_latin_1", "simulated", b"simulated", "taints", b"taints", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -495,6 +499,11 @@ class Start(_message.Message):
     APPEND_FIELD_NUMBER: _builtins.int
     LEASE_MS_FIELD_NUMBER: _builtins.int
     ENCODING_FIELD_NUMBER: _builtins.int
+    GANG_PORT_MIN_FIELD_NUMBER: _builtins.int
+    GANG_PORT_MAX_FIELD_NUMBER: _builtins.int
+    HOST_FILE_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    SCRIPT_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     shell: _builtins.str
     """Exactly one of the two."""
@@ -510,7 +519,17 @@ class Start(_message.Message):
     lease_ms: _builtins.int
     """Kill the task when no Beat has been answered for that long. 0 = never."""
     encoding: _builtins.str
-    """How the texts of 3 to 6, 12 and 13 become bytes: `utf-8` or `latin-1`. Empty = `utf-8`."""
+    """How the texts of 3 to 6, 12, 13 and 22 become bytes: `utf-8` or `latin-1`. Empty = `utf-8`."""
+    gang_port_min: _builtins.int
+    """Choose a port where the task's processes meet, free on this machine and beyond these two and what lies between.
+    0 = `env` names one.
+    """
+    gang_port_max: _builtins.int
+    host_file: _builtins.str
+    """Content of the file that STOKER_HOSTFILE names, `ADDRESS slots=N` a line. Empty = no such file."""
+    tenant: _builtins.str
+    script: _builtins.str
+    """Text of a script, which `argv` names and gives its arguments. Empty = `argv` names a program of the node."""
     @_builtins.property
     def key(self) -> Global___TaskKey: ...
     @_builtins.property
@@ -538,10 +557,15 @@ class Start(_message.Message):
         append: _builtins.bool = ...,
         lease_ms: _builtins.int = ...,
         encoding: _builtins.str = ...,
+        gang_port_min: _builtins.int = ...,
+        gang_port_max: _builtins.int = ...,
+        host_file: _builtins.str = ...,
+        tenant: _builtins.str = ...,
+        script: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["append", b"append", "argv", b"argv", "cpus", b"cpus", "encoding", b"encoding", "env", b"env", "epoch", b"epoch", "error", b"error", "gpus", b"gpus", "key", b"key", "lease_ms", b"lease_ms", "memory_mb", b"memory_mb", "output", b"output", "probe_port", b"probe_port", "shell", b"shell", "user", b"user", "workdir", b"workdir"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["append", b"append", "argv", b"argv", "cpus", b"cpus", "encoding", b"encoding", "env", b"env", "epoch", b"epoch", "error", b"error", "gang_port_max", b"gang_port_max", "gang_port_min", b"gang_port_min", "gpus", b"gpus", "host_file", b"host_file", "key", b"key", "lease_ms", b"lease_ms", "memory_mb", b"memory_mb", "output", b"output", "probe_port", b"probe_port", "script", b"script", "shell", b"shell", "tenant", b"tenant", "user", b"user", "workdir", b"workdir"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -673,6 +697,7 @@ class TaskEnd(_message.Message):
     OOM_FIELD_NUMBER: _builtins.int
     PEAK_MEMORY_MB_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    NODE_FAULT_FIELD_NUMBER: _builtins.int
     cause: _builtins.str
     at: _builtins.int
     exit_code: _builtins.int
@@ -680,6 +705,8 @@ class TaskEnd(_message.Message):
     oom: _builtins.bool
     peak_memory_mb: _builtins.int
     error: _builtins.str
+    node_fault: _builtins.str
+    """What the site's own prolog or epilog says is wrong with the node, which is drained for it. Empty = nothing."""
     def __init__(
         self,
         *,
@@ -690,10 +717,11 @@ class TaskEnd(_message.Message):
         oom: _builtins.bool = ...,
         peak_memory_mb: _builtins.int = ...,
         error: _builtins.str = ...,
+        node_fault: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code", "exit_code", b"exit_code"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code", "at", b"at", "cause", b"cause", "error", b"error", "exit_code", b"exit_code", "oom", b"oom", "peak_memory_mb", b"peak_memory_mb", "signal", b"signal"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code", "at", b"at", "cause", b"cause", "error", b"error", "exit_code", b"exit_code", "node_fault", b"node_fault", "oom", b"oom", "peak_memory_mb", b"peak_memory_mb", "signal", b"signal"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__exit_code: _TypeAlias = _typing.Literal["exit_code"]  # noqa: Y015
     _WhichOneofArgType__exit_code: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code"]  # noqa: Y015

@@ -136,6 +136,26 @@ class NewJob(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class LabelsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     NAME_FIELD_NUMBER: _builtins.int
     TENANT_FIELD_NUMBER: _builtins.int
     USER_FIELD_NUMBER: _builtins.int
@@ -172,6 +192,10 @@ class NewJob(_message.Message):
     LOST_AFTER_FIELD_NUMBER: _builtins.int
     ENCODING_FIELD_NUMBER: _builtins.int
     SECRETS_FIELD_NUMBER: _builtins.int
+    SCRIPT_FIELD_NUMBER: _builtins.int
+    NOTIFY_FIELD_NUMBER: _builtins.int
+    NOTIFY_TO_FIELD_NUMBER: _builtins.int
+    LABELS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     tenant: _builtins.str
     user: _builtins.str
@@ -210,9 +234,11 @@ class NewJob(_message.Message):
     lost_after: _builtins.str
     """As `time_limit`; `0` = never: it waits for its node."""
     encoding: _builtins.str
-    """How the texts of 15 to 18, 28 and 29 become bytes on the node: `utf-8`, the default, or `latin-1`, in which each
+    """How the texts of 15 to 18, 28, 29 and 40 become bytes on the node: `utf-8`, the default, or `latin-1`, in which each
     letter up to U+00FF stands for the byte of that number.
     """
+    script: _builtins.str
+    """The text of a script; `argv` is then its name and its arguments."""
     @_builtins.property
     def argv(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -228,6 +254,18 @@ class NewJob(_message.Message):
     @_builtins.property
     def secrets(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """By variable: the name of the secret whose value it gets when the job starts."""
+
+    @_builtins.property
+    def notify(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """`start`, `end`, `fail`, `wait>1h`; `none` = nothing is told."""
+
+    @_builtins.property
+    def notify_to(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """`mail:ADDRESS`, `webhook:NAME`, `https://...` or `slack:https://...`."""
+
+    @_builtins.property
+    def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
+        """To find it by, in the syntax of Kubernetes' labels."""
 
     def __init__(
         self,
@@ -268,10 +306,14 @@ class NewJob(_message.Message):
         lost_after: _builtins.str | None = ...,
         encoding: _builtins.str | None = ...,
         secrets: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        script: _builtins.str | None = ...,
+        notify: _abc.Iterable[_builtins.str] | None = ...,
+        notify_to: _abc.Iterable[_builtins.str] | None = ...,
+        labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_array", b"_array", "_begin", b"_begin", "_comment", b"_comment", "_cpus", b"_cpus", "_encoding", b"_encoding", "_error", b"_error", "_gpu_model", b"_gpu_model", "_image", b"_image", "_job_class", b"_job_class", "_lost_after", b"_lost_after", "_name", b"_name", "_output", b"_output", "_partition", b"_partition", "_requeue", b"_requeue", "_shell", b"_shell", "_tasks", b"_tasks", "_tenant", b"_tenant", "_time_limit", b"_time_limit", "_user", b"_user", "_visible", b"_visible", "_where", b"_where", "_workdir", b"_workdir", "array", b"array", "begin", b"begin", "comment", b"comment", "cpus", b"cpus", "encoding", b"encoding", "error", b"error", "gpu_model", b"gpu_model", "image", b"image", "job_class", b"job_class", "lost_after", b"lost_after", "name", b"name", "output", b"output", "partition", b"partition", "priority", b"priority", "priority_word", b"priority_word", "requeue", b"requeue", "shell", b"shell", "tasks", b"tasks", "tenant", b"tenant", "time_limit", b"time_limit", "urgency", b"urgency", "user", b"user", "visible", b"visible", "where", b"where", "workdir", b"workdir"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_array", b"_array", "_begin", b"_begin", "_comment", b"_comment", "_cpus", b"_cpus", "_encoding", b"_encoding", "_error", b"_error", "_gpu_model", b"_gpu_model", "_image", b"_image", "_job_class", b"_job_class", "_lost_after", b"_lost_after", "_name", b"_name", "_output", b"_output", "_partition", b"_partition", "_requeue", b"_requeue", "_script", b"_script", "_shell", b"_shell", "_tasks", b"_tasks", "_tenant", b"_tenant", "_time_limit", b"_time_limit", "_user", b"_user", "_visible", b"_visible", "_where", b"_where", "_workdir", b"_workdir", "array", b"array", "begin", b"begin", "comment", b"comment", "cpus", b"cpus", "encoding", b"encoding", "error", b"error", "gpu_model", b"gpu_model", "image", b"image", "job_class", b"job_class", "lost_after", b"lost_after", "name", b"name", "output", b"output", "partition", b"partition", "priority", b"priority", "priority_word", b"priority_word", "requeue", b"requeue", "script", b"script", "shell", b"shell", "tasks", b"tasks", "tenant", b"tenant", "time_limit", b"time_limit", "urgency", b"urgency", "user", b"user", "visible", b"visible", "where", b"where", "workdir", b"workdir"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_array", b"_array", "_begin", b"_begin", "_comment", b"_comment", "_cpus", b"_cpus", "_encoding", b"_encoding", "_error", b"_error", "_gpu_model", b"_gpu_model", "_image", b"_image", "_job_class", b"_job_class", "_lost_after", b"_lost_after", "_name", b"_name", "_output", b"_output", "_partition", b"_partition", "_requeue", b"_requeue", "_shell", b"_shell", "_tasks", b"_tasks", "_tenant", b"_tenant", "_time_limit", b"_time_limit", "_user", b"_user", "_visible", b"_visible", "_where", b"_where", "_workdir", b"_workdir", "after", b"after", "argv", b"argv", "array", b"array", "begin", b"begin", "comment", b"comment", "cpus", b"cpus", "encoding", b"encoding", "env", b"env", "error", b"error", "exclude", b"exclude", "gpu_count", b"gpu_count", "gpu_memory_mb", b"gpu_memory_mb", "gpu_model", b"gpu_model", "hold", b"hold", "image", b"image", "job_class", b"job_class", "lost_after", b"lost_after", "memory_mb", b"memory_mb", "name", b"name", "output", b"output", "partition", b"partition", "priority", b"priority", "priority_word", b"priority_word", "requeue", b"requeue", "retries", b"retries", "secrets", b"secrets", "shell", b"shell", "tasks", b"tasks", "tasks_per_node", b"tasks_per_node", "tenant", b"tenant", "time_limit", b"time_limit", "tolerate", b"tolerate", "urgency", b"urgency", "user", b"user", "visible", b"visible", "where", b"where", "workdir", b"workdir"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_array", b"_array", "_begin", b"_begin", "_comment", b"_comment", "_cpus", b"_cpus", "_encoding", b"_encoding", "_error", b"_error", "_gpu_model", b"_gpu_model", "_image", b"_image", "_job_class", b"_job_class", "_lost_after", b"_lost_after", "_name", b"_name", "_output", b"_output", "_partition", b"_partition", "_requeue", b"_requeue", "_script", b"_script", "_shell", b"_shell", "_tasks", b"_tasks", "_tenant", b"_tenant", "_time_limit", b"_time_limit", "_user", b"_user", "_visible", b"_visible", "_where", b"_where", "_workdir", b"_workdir", "after", b"after", "argv", b"argv", "array", b"array", "begin", b"begin", "comment", b"comment", "cpus", b"cpus", "encoding", b"encoding", "env", b"env", "error", b"error", "exclude", b"exclude", "gpu_count", b"gpu_count", "gpu_memory_mb", b"gpu_memory_mb", "gpu_model", b"gpu_model", "hold", b"hold", "image", b"image", "job_class", b"job_class", "labels", b"labels", "lost_after", b"lost_after", "memory_mb", b"memory_mb", "name", b"name", "notify", b"notify", "notify_to", b"notify_to", "output", b"output", "partition", b"partition", "priority", b"priority", "priority_word", b"priority_word", "requeue", b"requeue", "retries", b"retries", "script", b"script", "secrets", b"secrets", "shell", b"shell", "tasks", b"tasks", "tasks_per_node", b"tasks_per_node", "tenant", b"tenant", "time_limit", b"time_limit", "tolerate", b"tolerate", "urgency", b"urgency", "user", b"user", "visible", b"visible", "where", b"where", "workdir", b"workdir"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__array: _TypeAlias = _typing.Literal["array"]  # noqa: Y015
     _WhichOneofArgType__array: _TypeAlias = _typing.Literal["_array", b"_array"]  # noqa: Y015
@@ -301,6 +343,8 @@ class NewJob(_message.Message):
     _WhichOneofArgType__partition: _TypeAlias = _typing.Literal["_partition", b"_partition"]  # noqa: Y015
     _WhichOneofReturnType__requeue: _TypeAlias = _typing.Literal["requeue"]  # noqa: Y015
     _WhichOneofArgType__requeue: _TypeAlias = _typing.Literal["_requeue", b"_requeue"]  # noqa: Y015
+    _WhichOneofReturnType__script: _TypeAlias = _typing.Literal["script"]  # noqa: Y015
+    _WhichOneofArgType__script: _TypeAlias = _typing.Literal["_script", b"_script"]  # noqa: Y015
     _WhichOneofReturnType__shell: _TypeAlias = _typing.Literal["shell"]  # noqa: Y015
     _WhichOneofArgType__shell: _TypeAlias = _typing.Literal["_shell", b"_shell"]  # noqa: Y015
     _WhichOneofReturnType__tasks: _TypeAlias = _typing.Literal["tasks"]  # noqa: Y015
@@ -347,6 +391,8 @@ class NewJob(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__partition) -> _WhichOneofReturnType__partition | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__requeue) -> _WhichOneofReturnType__requeue | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__script) -> _WhichOneofReturnType__script | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__shell) -> _WhichOneofReturnType__shell | None: ...
     @_typing.overload
@@ -429,6 +475,10 @@ class ListRequest(_message.Message):
     OFFSET_FIELD_NUMBER: _builtins.int
     AFTER_FIELD_NUMBER: _builtins.int
     FULL_FIELD_NUMBER: _builtins.int
+    LABEL_FIELD_NUMBER: _builtins.int
+    ARRAY_FIELD_NUMBER: _builtins.int
+    MINE_FIELD_NUMBER: _builtins.int
+    SORT_FIELD_NUMBER: _builtins.int
     state: _builtins.str
     """Words of any dialect, with commas between several."""
     since: _builtins.str
@@ -445,6 +495,14 @@ class ListRequest(_message.Message):
     """`next` of the page before."""
     full: _builtins.bool
     """Each with its command and environment, which answers with several jobs else leave empty."""
+    label: _builtins.str
+    """Conditions on labels: `team=nlp,stage!=test`."""
+    array: _builtins.str
+    """Only members of this array."""
+    mine: _builtins.bool
+    """Only jobs of the caller's own account."""
+    sort: _builtins.str
+    """As in REST: `live`, or a column such as `-gpus`; empty = newest first."""
     def __init__(
         self,
         *,
@@ -460,10 +518,14 @@ class ListRequest(_message.Message):
         offset: _builtins.int = ...,
         after: _builtins.str = ...,
         full: _builtins.bool = ...,
+        label: _builtins.str = ...,
+        array: _builtins.str = ...,
+        mine: _builtins.bool = ...,
+        sort: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_limit", b"_limit", "limit", b"limit"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_limit", b"_limit", "after", b"after", "full", b"full", "job_class", b"job_class", "limit", b"limit", "members", b"members", "name", b"name", "offset", b"offset", "since", b"since", "state", b"state", "tenant", b"tenant", "until", b"until", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_limit", b"_limit", "after", b"after", "array", b"array", "full", b"full", "job_class", b"job_class", "label", b"label", "limit", b"limit", "members", b"members", "mine", b"mine", "name", b"name", "offset", b"offset", "since", b"since", "sort", b"sort", "state", b"state", "tenant", b"tenant", "until", b"until", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__limit: _TypeAlias = _typing.Literal["limit"]  # noqa: Y015
     _WhichOneofArgType__limit: _TypeAlias = _typing.Literal["_limit", b"_limit"]  # noqa: Y015
@@ -596,6 +658,26 @@ class Job(_message.Message):
         def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
         def WhichOneof(self, oneof_group: _Never) -> None: ...
 
+    @_typing.final
+    class LabelsEntry(_message.Message):
+        DESCRIPTOR: _descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: _builtins.int
+        VALUE_FIELD_NUMBER: _builtins.int
+        key: _builtins.str
+        value: _builtins.str
+        def __init__(
+            self,
+            *,
+            key: _builtins.str = ...,
+            value: _builtins.str = ...,
+        ) -> None: ...
+        _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+        def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+        _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "value", b"value"]  # noqa: Y015
+        def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+        def WhichOneof(self, oneof_group: _Never) -> None: ...
+
     ID_FIELD_NUMBER: _builtins.int
     UID_FIELD_NUMBER: _builtins.int
     NAME_FIELD_NUMBER: _builtins.int
@@ -648,6 +730,11 @@ class Job(_message.Message):
     LOST_AFTER_MS_FIELD_NUMBER: _builtins.int
     ENCODING_FIELD_NUMBER: _builtins.int
     SECRETS_FIELD_NUMBER: _builtins.int
+    LABELS_FIELD_NUMBER: _builtins.int
+    SCRIPT_BYTES_FIELD_NUMBER: _builtins.int
+    NOTIFY_FIELD_NUMBER: _builtins.int
+    NOTIFY_TO_FIELD_NUMBER: _builtins.int
+    NOTICES_FIELD_NUMBER: _builtins.int
     id: _builtins.str
     uid: _builtins.str
     name: _builtins.str
@@ -694,6 +781,8 @@ class Job(_message.Message):
     lost_after_ms: _builtins.int
     """Left out = as the cluster has set; 0 = never."""
     encoding: _builtins.str
+    script_bytes: _builtins.int
+    """Size of the script that was submitted with it. 0 = it has none."""
     @_builtins.property
     def reason(self) -> Global___JobReason: ...
     @_builtins.property
@@ -714,6 +803,16 @@ class Job(_message.Message):
     def secrets(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """By variable: the name of the secret whose value it gets."""
 
+    @_builtins.property
+    def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    @_builtins.property
+    def notify(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Events that are told, and whom; of a URL the machine."""
+
+    @_builtins.property
+    def notify_to(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def notices(self) -> _containers.RepeatedCompositeFieldContainer[Global___JobNotice]: ...
     def __init__(
         self,
         *,
@@ -769,10 +868,15 @@ class Job(_message.Message):
         lost_after_ms: _builtins.int | None = ...,
         encoding: _builtins.str = ...,
         secrets: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        script_bytes: _builtins.int = ...,
+        notify: _abc.Iterable[_builtins.str] | None = ...,
+        notify_to: _abc.Iterable[_builtins.str] | None = ...,
+        notices: _abc.Iterable[Global___JobNotice] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_array_index", b"_array_index", "_exit_code", b"_exit_code", "_lost_after_ms", b"_lost_after_ms", "array_index", b"array_index", "exit_code", b"exit_code", "lost_after_ms", b"lost_after_ms", "members", b"members", "reason", b"reason"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_array_index", b"_array_index", "_exit_code", b"_exit_code", "_lost_after_ms", b"_lost_after_ms", "after", b"after", "argv", b"argv", "array", b"array", "array_index", b"array_index", "array_of", b"array_of", "attempts", b"attempts", "begin", b"begin", "comment", b"comment", "cpus", b"cpus", "encoding", b"encoding", "ended_at", b"ended_at", "env", b"env", "error", b"error", "exclude", b"exclude", "exit_code", b"exit_code", "gpu_count", b"gpu_count", "gpu_memory_mb", b"gpu_memory_mb", "gpu_model", b"gpu_model", "id", b"id", "image", b"image", "job_class", b"job_class", "lost_after_ms", b"lost_after_ms", "members", b"members", "memory_mb", b"memory_mb", "name", b"name", "outline", b"outline", "output", b"output", "partition", b"partition", "priority", b"priority", "reason", b"reason", "reduced", b"reduced", "requeue", b"requeue", "requeues_used", b"requeues_used", "retries", b"retries", "retries_used", b"retries_used", "secrets", b"secrets", "shell", b"shell", "started_at", b"started_at", "state", b"state", "submitted_at", b"submitted_at", "submitted_by", b"submitted_by", "tasks", b"tasks", "tasks_per_node", b"tasks_per_node", "tenant", b"tenant", "time_limit_ms", b"time_limit_ms", "tolerate", b"tolerate", "total_gpus", b"total_gpus", "uid", b"uid", "user", b"user", "visible", b"visible", "where", b"where", "workdir", b"workdir"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_array_index", b"_array_index", "_exit_code", b"_exit_code", "_lost_after_ms", b"_lost_after_ms", "after", b"after", "argv", b"argv", "array", b"array", "array_index", b"array_index", "array_of", b"array_of", "attempts", b"attempts", "begin", b"begin", "comment", b"comment", "cpus", b"cpus", "encoding", b"encoding", "ended_at", b"ended_at", "env", b"env", "error", b"error", "exclude", b"exclude", "exit_code", b"exit_code", "gpu_count", b"gpu_count", "gpu_memory_mb", b"gpu_memory_mb", "gpu_model", b"gpu_model", "id", b"id", "image", b"image", "job_class", b"job_class", "labels", b"labels", "lost_after_ms", b"lost_after_ms", "members", b"members", "memory_mb", b"memory_mb", "name", b"name", "notices", b"notices", "notify", b"notify", "notify_to", b"notify_to", "outline", b"outline", "output", b"output", "partition", b"partition", "priority", b"priority", "reason", b"reason", "reduced", b"reduced", "requeue", b"requeue", "requeues_used", b"requeues_used", "retries", b"retries", "retries_used", b"retries_used", "script_bytes", b"script_bytes", "secrets", b"secrets", "shell", b"shell", "started_at", b"started_at", "state", b"state", "submitted_at", b"submitted_at", "submitted_by", b"submitted_by", "tasks", b"tasks", "tasks_per_node", b"tasks_per_node", "tenant", b"tenant", "time_limit_ms", b"time_limit_ms", "tolerate", b"tolerate", "total_gpus", b"total_gpus", "uid", b"uid", "user", b"user", "visible", b"visible", "where", b"where", "workdir", b"workdir"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__array_index: _TypeAlias = _typing.Literal["array_index"]  # noqa: Y015
     _WhichOneofArgType__array_index: _TypeAlias = _typing.Literal["_array_index", b"_array_index"]  # noqa: Y015
@@ -788,6 +892,46 @@ class Job(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__lost_after_ms) -> _WhichOneofReturnType__lost_after_ms | None: ...
 
 Global___Job: _TypeAlias = Job  # noqa: Y015
+
+@_typing.final
+class JobNotice(_message.Message):
+    """One event of a job, told to one target."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EVENT_FIELD_NUMBER: _builtins.int
+    TO_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    AT_FIELD_NUMBER: _builtins.int
+    TRIES_FIELD_NUMBER: _builtins.int
+    NEXT_AT_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    event: _builtins.str
+    to: _builtins.str
+    state: _builtins.str
+    """trying, retrying, sent, failed, unknown or dropped."""
+    at: _builtins.str
+    tries: _builtins.int
+    next_at: _builtins.str
+    error: _builtins.str
+    def __init__(
+        self,
+        *,
+        event: _builtins.str = ...,
+        to: _builtins.str = ...,
+        state: _builtins.str = ...,
+        at: _builtins.str = ...,
+        tries: _builtins.int = ...,
+        next_at: _builtins.str = ...,
+        error: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["at", b"at", "error", b"error", "event", b"event", "next_at", b"next_at", "state", b"state", "to", b"to", "tries", b"tries"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___JobNotice: _TypeAlias = JobNotice  # noqa: Y015
 
 @_typing.final
 class JobReason(_message.Message):

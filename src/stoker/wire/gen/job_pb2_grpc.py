@@ -74,7 +74,7 @@ class JobServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def List(self, request, context):
-        """Newest first, a page at a time.
+        """Newest first unless `sort` says otherwise, a page at a time.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -27,7 +27,7 @@ class JobServiceStub:
     Get: _aio.UnaryUnaryMultiCallable[_job_pb2.GetRequest, _job_pb2.GetResponse]
     """One job, or members of an array."""
     List: _aio.UnaryUnaryMultiCallable[_job_pb2.ListRequest, _job_pb2.ListResponse]
-    """Newest first, a page at a time."""
+    """Newest first unless `sort` says otherwise, a page at a time."""
     Cancel: _aio.UnaryUnaryMultiCallable[_job_pb2.CancelRequest, _job_pb2.CancelResponse]
     """A job is final once its processes are proved gone."""
 
@@ -54,7 +54,7 @@ class JobServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _job_pb2.ListRequest,
         context: _aio.ServicerContext[_job_pb2.ListRequest, _abc.Awaitable[_job_pb2.ListResponse]],
     ) -> _abc.Awaitable[_job_pb2.ListResponse]:
-        """Newest first, a page at a time."""
+        """Newest first unless `sort` says otherwise, a page at a time."""
 
     @_abc_1.abstractmethod
     def Cancel(

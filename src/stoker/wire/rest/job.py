@@ -14,11 +14,13 @@ from stoker.brain.domain.array import array_text
 from stoker.brain.domain.demand import JobClass
 from stoker.brain.domain.errors import FactValue
 from stoker.brain.domain.job import Attempt, EndCause, Job, StopCause, Task, TextEncoding, Visible
+from stoker.brain.domain.label import JOB_SCRIPTS
 from stoker.brain.domain.lifecycle import JOB_STATES, JobState, Outcome
 from stoker.brain.domain.reason import Reason, ReasonCode, describe, hint_for
 from stoker.brain.domain.sight import Sight, outlined_reason, seen_job
 from stoker.brain.domain.where import selector_text, toleration_text
 from stoker.wire.rest.decode import Count, Limit
+from stoker.wire.rest.notify import NoticeView, events_text, notice_view, targets_text
 from stoker.wire.rest.view import iso, iso_or_none
 
 LIST_DEFAULT = 50
@@ -174,8 +176,29 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ren
     encoding: TextEncoding = TextEncoding.UTF_8
     secrets: dict[str, str] = {}
     """By variable: the name of the secret whose value it gets."""
+    script_bytes: int = 0
+    """Size of the script that was submitted with it; `GET /api/v1/jobs/{job_id}/script` shows it. 0 = it has none."""
+    notify: list[str] = []
+    """Events that are told."""
+    notify_to: list[str] = []
+    """Whom; of a URL the machine."""
+    notices: list[NoticeView] = []
+    """What was told of it, the newest last."""
+    labels: dict[str, str] = {}
     status: Literal["submitted"] | None = None
     message: str = ""
+
+
+class ScriptView(msgspec.Struct, frozen=True, kw_only=True):
+    """The script of a job, as it was when the job was submitted."""
+
+    id: str
+    name: str
+    """Of its file."""
+    script: str
+    """Empty = the job has none."""
+    encoding: TextEncoding
+    """How it becomes bytes on the node."""
 
 
 class JobsSubmittedView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -217,6 +240,11 @@ class JobsToldView(msgspec.Struct, frozen=True, kw_only=True):
     changed: int
 
 
+class RequeueBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    hold: bool = False
+    """Hold it once it has stopped, until it is released."""
+
+
 class SignalBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     signal: int | str
     """A name as `kill -l` shows it, with or without SIG, or a number."""
@@ -231,7 +259,7 @@ class SignalBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 class JobListQuery(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"job_class": "class"}
 ):
-    """Query of a list of jobs. Newest first; `after` is the last id of the page before."""
+    """Query of a list of jobs. Newest first unless `sort` says otherwise; `after` is the `next` of the page before."""
 
     state: str = ""
     """Words of any dialect, with commas between several."""
@@ -252,12 +280,24 @@ class JobListQuery(
     user: str = ""
     """Only jobs of this user."""
     name: str = ""
-    """Only jobs of exactly this name."""
+    """Only jobs of this name; `*` stands for any letters in it and `?` for any one, as in `train-*`."""
+    label: str = ""
+    """Only jobs whose labels meet these conditions: `team=nlp`, `team in (nlp,cv),!draft`."""
+    array: str = ""
+    """Only members of the array with this id, a row for each."""
+    mine: bool = False
+    """True: only jobs of the caller's own account."""
+    sort: str = ""
+    """Left out = newest first. `live` = what runs, then what waits, then what ended, each newest first. Else a column:
+    id, name, state, gpus, priority, tenant, class, user, partition, tasks, attempts, submitted, started, ended, waited,
+    ran, exit_code or time_limit; with `-` before it the largest first. By a column only jobs are sorted that the state
+    remembers, not those of the history."""
     limit: Limit = LIST_DEFAULT
     """At most 1000; a higher one is read as 1000."""
     offset: Count = 0
-    """Rows to leave out. Jobs that come or go meanwhile move the pages; `after` doesn't."""
+    """Rows to leave out. Jobs that come or go meanwhile move the pages; `after` doesn't. Not with `sort`."""
     after: str = ""
+    """The `next` of the page before, or in the usual order the last id on it."""
 
 
 class JobListView(msgspec.Struct, frozen=True, kw_only=True):
@@ -393,7 +433,8 @@ def _often_empty(shown: JobDetails) -> dict[str, Any]:
         "comment": spec.comment,
         "output": spec.output,
         "error": spec.error,
-        "where": selector_text(where.require),
+        # What follows from its script isn't the job's wish, and older agents are few.
+        "where": selector_text(tuple(each for each in where.require if each.key != JOB_SCRIPTS)),
         "exclude": where.exclude,
         "tolerate": [toleration_text(each) for each in where.tolerate],
         "partition": spec.partition,
@@ -401,7 +442,18 @@ def _often_empty(shown: JobDetails) -> dict[str, Any]:
         "lost_after_ms": spec.lost_after_ms,
         "encoding": spec.encoding,
         "secrets": spec.secrets,
+        "script_bytes": len(spec.script.encode(spec.encoding)) if spec.script else 0,
+        "notify": events_text(spec.notify),
+        "notify_to": targets_text(spec.notify),
+        "notices": [notice_view(notice) for notice in job.notices],
+        "labels": spec.labels,
     }
+
+
+def script_view(job: Job) -> ScriptView:
+    spec = job.spec
+    name = "" if isinstance(spec.command, str) or not spec.script else spec.command[0]
+    return ScriptView(id=job.label, name=name, script=spec.script, encoding=spec.encoding)
 
 
 def as_seen(shown: JobDetails, sight: Sight) -> JobDetails:

@@ -19,12 +19,15 @@ from stoker.brain.domain.dependency import Dependency
 from stoker.brain.domain.errors import StokerError, refusal_error
 from stoker.brain.domain.ids import DEFAULT_TENANT, PartitionName, TenantName
 from stoker.brain.domain.job import CommandLine, JobSpec, TextEncoding, Visible
+from stoker.brain.domain.job_changes import JobChanges
+from stoker.brain.domain.notify import Notify
 from stoker.brain.domain.secret import SecretName
 from stoker.brain.domain.tenant import UNSTATED
 from stoker.brain.domain.units import NEVER, Instant
 from stoker.brain.domain.where import ANYWHERE, Where, make_where
 from stoker.wire.dependency_text import parse_dependencies
 from stoker.wire.rest.decode import Count, bad_value
+from stoker.wire.rest.notify import notify_of
 from stoker.wire.text import parse_begin, parse_duration, parse_lost_after, parse_priority
 
 Value = TypeVar("Value")
@@ -79,7 +82,9 @@ class JobBody(
     args: list[str] | None = None
     """Appended to an argv."""
     script: str | None = None
-    """Lines for the shell, instead of `command`."""
+    """Lines for the shell, instead of `command`. Beside a `command` that is a list: the text of a script, which is kept
+    with the job and run by the interpreter that its first line names, else `/bin/sh`; the list is its name and its
+    arguments."""
     env: dict[str, str] | None = None
     """Variables of its own."""
     environment: dict[str, str] | None = None
@@ -125,9 +130,94 @@ class JobBody(
     """A named part of the cluster, with its own limits."""
     tasks_per_node: Count = 0
     """At most so many tasks on one node; 0 = no bound."""
+    labels: dict[str, str] | None = None
+    """To find it by: `{"team": "nlp"}`, in the syntax of Kubernetes' labels; at most 32."""
     encoding: TextEncoding = TextEncoding.UTF_8
-    """How `command`, `env`, `workdir`, `output` and `error` become bytes on the node. With `latin-1` each letter up to
-    U+00FF stands for the byte of that number, so that bytes which aren't UTF-8 can be sent."""
+    """How `command`, `script`, `env`, `workdir`, `output` and `error` become bytes on the node. With `latin-1`
+    each letter up to U+00FF stands for the byte of that number, so that bytes which aren't UTF-8 can be sent."""
+    notify: str | list[str] | None = None
+    """Events to tell of: `start`, `end`, `fail`, `wait>1h`; `none` = nothing. Left out = as the tenant has it."""
+    notify_to: str | list[str] | None = None
+    """Whom: `mail:ADDRESS`, `webhook:NAME` of the control plane, `https://...`, `slack:https://...`. Left out = the
+    tenant's."""
+
+
+class JobPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """Changes of a job: what is left out stays as it is. Units and forms are those of a submit."""
+
+    name: str | None = None
+    """For people."""
+    comment: str | None = None
+    """For people; empty = none."""
+    priority: int | str | None = None
+    """A whole number, or low (100), normal (500), high (1000), urgent (2000)."""
+    time_limit: str | int | None = None
+    """The whole time from its start: `30` (minutes), `2h`, `1-12:00:00`; of what runs too, up to the longest."""
+    retries: Count | None = None
+    """Tries after a non-zero exit or a failed start."""
+    requeue: bool | None = None
+    """Whether it starts again when its node is lost."""
+    after: str | list[str] | None = None
+    """What it waits for, instead of all before; empty = nothing."""
+    begin: str | None = None
+    """Not before; `now` = at once."""
+    lost_after: str | int | None = None
+    """For how long its nodes may be silent: as in a submit."""
+    partition: str | None = None
+    """A named part of the cluster; empty = none."""
+    gpu_count: Count | None = None
+    """Of each task."""
+    gpu_memory_mb: Count | None = None
+    """Least memory of each GPU."""
+    gpu_model: str | None = None
+    """Only such GPUs; empty = any."""
+    cpus: Count | None = None
+    """Of each task; 0 = 1."""
+    memory_mb: Count | None = None
+    """Host memory of each task; 0 = no limit."""
+    tasks: Count | None = None
+    """Members of the gang."""
+    tasks_per_node: Count | None = None
+    """At most so many tasks on one node; 0 = no bound."""
+    where: str | None = None
+    """Which nodes, by their labels; empty = any."""
+    exclude: str | list[str] | None = None
+    """Names of nodes, instead of all before; empty = none."""
+    tolerate: str | list[str] | None = None
+    """Taints that don't keep it away, instead of all before; empty = none."""
+
+    def changes(self, now: Instant) -> JobChanges:
+        """Return the changes that the body means. Raises: StokerError for a text that can't be read."""
+        given: dict[str, Any] = {name: getattr(self, name) for name in _SAME}
+        for field, name, parse in _PATCHED:
+            given[name] = _read(self, field, parse, None, "")
+        given["begin"] = _read(self, "begin", lambda text: _begin_of(text, now), None, "")
+        where = _where(self, "")
+        for field, name in (("where", "require"), ("exclude", "exclude"), ("tolerate", "tolerate")):
+            given[name] = None if getattr(self, field) is None else getattr(where, name)
+        return JobChanges(**{name: value for name, value in given.items() if value is not None})
+
+
+_SAME: Final = (
+    *("name", "comment", "requeue"),
+    *("gpu_count", "gpu_memory_mb", "gpu_model", "memory_mb", "tasks", "tasks_per_node"),
+)
+"""Fields of a patch that are those of JobChanges."""
+_PATCHED: Final[tuple[tuple[str, str, Callable[[Any], Any]], ...]] = (
+    ("priority", "priority", parse_priority),
+    ("time_limit", "time_limit_ms", lambda given: parse_duration(str(given))),
+    ("retries", "retries_max", int),
+    ("after", "after", lambda given: parse_dependencies([given] if isinstance(given, str) else given)),
+    ("lost_after", "lost_after_ms", lambda given: parse_lost_after(str(given))),
+    ("partition", "partition", PartitionName),
+    ("cpus", "cpus", lambda count: count or 1),
+)
+"""Fields of a patch, those of JobChanges that they are, and how each is read."""
+
+
+def _begin_of(text: str, now: Instant) -> Instant:
+    begin = Instant(parse_begin(text, now))
+    return begin if begin > now else NEVER
 
 
 class JobsBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -171,11 +261,14 @@ def spec_of(body: JobBody, now: Instant, at: str = "", home: TenantName = DEFAUL
         where=_where(body, at),
         partition=PartitionName(body.partition or ""),
         encoding=body.encoding,
+        script=body.script or "" if isinstance(body.command, list) else "",
         secrets={variable: SecretName(name) for variable, name in (body.secrets or {}).items()},
+        notify=_notify(body, at),
+        labels=body.labels or {},
     )
 
 
-def _read(body: JobBody, field: str, parse: Callable[[Any], Value], unless: Value, at: str) -> Value:
+def _read(body: JobBody | JobPatch, field: str, parse: Callable[[Any], Value], unless: Value, at: str) -> Value:
     """Return what a field says, or `unless` where it was left out (B1)."""
     given = getattr(body, field)
     if given is None:
@@ -188,12 +281,19 @@ def _after(given: str | list[str]) -> tuple[Dependency, ...]:
     return parse_dependencies([given] if isinstance(given, str) else given)
 
 
-def _where(body: JobBody, at: str) -> Where:
+def _where(body: JobBody | JobPatch, at: str) -> Where:
     if not (body.where or body.exclude or body.tolerate):
         return ANYWHERE
     exclude, tolerate = names_in(body.exclude), names_in(body.tolerate)
     with _in(lambda code: _join(at, "tolerate" if code == "bad_toleration" else "where")):
         return make_where(body.where or "", exclude, tolerate)
+
+
+def _notify(body: JobBody, at: str) -> Notify | None:
+    if body.notify is None and body.notify_to is None:
+        return None
+    with _in(_join(at, "notify")):
+        return notify_of(names_in(body.notify), names_in(body.notify_to))
 
 
 def names_in(given: str | list[str] | None) -> list[str]:
@@ -237,7 +337,10 @@ def _demand(body: JobBody, at: str) -> Demand:
 
 
 def _command(body: JobBody, at: str) -> CommandLine:
-    given = _one("command", body.command, "script", body.script, at)
+    if isinstance(body.command, list):  # a script beside it is its program
+        given: str | list[str] | None = body.command
+    else:
+        given = _one("command", body.command, "script", body.script, at)
     if body.args is not None and (isinstance(given, str) or (given is None and not body.image)):
         wanted = "left out, or `command` to be a list" if given is not None else "beside a `command` list or an `image`"
         raise bad_value(_join(at, "args"), wanted=wanted, got="given")

@@ -14,10 +14,12 @@ from msgspec.structs import replace
 
 from stoker.brain.domain.errors import refusal_error
 from stoker.brain.domain.ids import TenantName
+from stoker.brain.domain.notify import NOBODY, Notify, unique_targets
 from stoker.brain.domain.quota import Amount, Limits
 from stoker.brain.domain.tenant import NO_TENANT, Tenant, Tier, Visibility, path_of, priority_cap, priority_default
 from stoker.brain.domain.units import MINUTE_MS
 from stoker.wire.rest.decode import Count, bad_value
+from stoker.wire.rest.notify import events_text, notify_of, targets_text
 from stoker.wire.rest.view import view_of
 from stoker.wire.text import parse_duration
 
@@ -70,6 +72,11 @@ class TenantBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     nodes: tuple[str, ...] | UnsetType | None = UNSET
     """Names, or patterns with `*` and `?`, of the nodes that its jobs may run on; of those only what the tenants above
     it may use. Left out, null or empty = all that they may use. What runs elsewhere goes on."""
+    notify: list[str] | UnsetType | None = UNSET
+    """Events of its jobs that are told where these say nothing: `start`, `end`, `fail`, `wait>1h`. Left out or null =
+    as its parent has it; `none` = nothing."""
+    notify_to: list[str] | UnsetType | None = UNSET
+    """Whom: `mail:ADDRESS`, `webhook:NAME` of the control plane, `https://...`, `slack:https://...`."""
     email: str | UnsetType | None = UNSET
     """For people."""
     organization: str | UnsetType | None = UNSET
@@ -131,6 +138,11 @@ class TenantView(msgspec.Struct, frozen=True, kw_only=True):
     """0.2.0, which says nothing of it, lets all people of a tenant see and change its jobs."""
     nodes: tuple[str, ...] = ()
     """Empty = all that the tenants above it may use."""
+    notify: list[str] = []
+    """Events of its jobs that are told where these say nothing, to admins and its own people. Empty = as its parent
+    has it."""
+    notify_to: list[str] = []
+    """Whom; of a URL the machine."""
     used: AmountView
     pending_jobs: int
     limit_gpus: int | None
@@ -163,7 +175,7 @@ def changed(tenant: Tenant, body: TenantBody) -> Tenant:
     """
     limits = replace(tenant.quota.limits, **dict(_limits(body)))
     quota = replace(tenant.quota, limits=limits, **dict(_shares(body)))
-    return replace(tenant, quota=quota, **dict(_about(body)))
+    return replace(tenant, quota=quota, **dict(_about(tenant, body)))
 
 
 def _limits(body: TenantBody) -> Iterator[tuple[str, int | None]]:
@@ -201,7 +213,7 @@ def _shares(body: TenantBody) -> Iterator[tuple[str, int | bool]]:
         yield "lend", body.lend is not False
 
 
-def _about(body: TenantBody) -> Iterator[tuple[str, Any]]:
+def _about(tenant: Tenant, body: TenantBody) -> Iterator[tuple[str, Any]]:
     if body.parent is not UNSET:
         yield "parent", TenantName(body.parent or "")
     if body.priority_tier is not UNSET:
@@ -210,10 +222,20 @@ def _about(body: TenantBody) -> Iterator[tuple[str, Any]]:
         yield "visibility", body.visibility or Visibility.OWNER
     if body.nodes is not UNSET:
         yield "nodes", tuple(sorted(dict.fromkeys(body.nodes or ())))
+    if body.notify is not UNSET or body.notify_to is not UNSET:
+        yield "notify", _notify(tenant.notify, body)
     for field in _TEXTS:
         given = getattr(body, field)
         if given is not UNSET:
             yield field, given or ""
+
+
+def _notify(before: Notify | None, body: TenantBody) -> Notify | None:
+    events = notify_of(body.notify or [], []) if body.notify is not UNSET else before
+    targets = unique_targets(tuple(body.notify_to or ())) if body.notify_to is not UNSET else before and before.to
+    if not (events and events.on) and not targets:
+        return NOBODY if body.notify else None
+    return Notify(on=events.on if events else (), to=targets or (), wait_ms=events.wait_ms if events else 0)
 
 
 def _tier(word: str) -> Tier:
@@ -242,6 +264,8 @@ def tenant_view(tenants: Mapping[TenantName, Tenant], tenant: Tenant, used: Amou
         **_limits_shown(limits),
         borrow=own.borrow,
         lend=own.lend,
+        notify=events_text(tenant.notify),
+        notify_to=targets_text(tenant.notify),
         used=view_of(AmountView, used, cpu_cores=used.cpus),
         pending_jobs=pending,
         limit_gpus=min((most for each in above if (most := each.quota.gpus_max) is not None), default=None),

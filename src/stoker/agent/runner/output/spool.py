@@ -41,7 +41,9 @@ if TYPE_CHECKING:
 _READ_TRIES_MAX: Final = 5
 """A segment may go between listing and opening; the writer makes a new one only every few megabytes."""
 _WORK_NAME: Final = "work"
+_HOSTS_NAME: Final = "hosts"
 _TRASH_NAME: Final = "trash"
+_SCRIPT_NAME: Final = ".script"
 _LARGE_BYTES: Final = 256 * 1024
 _SPARE_BYTES: Final = 512 * 1024 * 1024
 _SPARE_PART: Final = 4
@@ -211,16 +213,21 @@ class OutputRetention:
         self._bytes_max = bytes_max
         self._large: deque[tuple[str, int]] = deque()
         self._bytes = 0
-        for folder in (self._outputs, self._work):
+        self._hosts = f"{data_dir}/{_HOSTS_NAME}"
+        for folder in (self._outputs, self._work, self._hosts):
             os.makedirs(folder, mode=0o700, exist_ok=True)
         if os.geteuid() == 0:
-            for folder in (self._work, *((work_dir,) if work_dir != data_dir else ())):
+            for folder in (self._work, self._hosts, *((work_dir,) if work_dir != data_dir else ())):
                 os.chmod(folder, 0o711)  # jobs of other users reach theirs, and see no other
         self.trash = Trash(f"{work_dir}/{_TRASH_NAME}")
 
     def output(self, key: str) -> str:
         """Return the base path for the spool of a task."""
         return f"{self._outputs}/{key}"
+
+    def host_file(self, key: str) -> str:
+        """Return the path of the file that tells a task its machines. It goes when the task ends."""
+        return f"{self._hosts}/{key}"
 
     def workdir(self, key: str) -> str:
         """Return the working folder of a task's attempt, made when missing. Raises OSError."""
@@ -229,8 +236,19 @@ class OutputRetention:
             os.mkdir(folder, 0o700)
         return folder
 
+    def script_folder(self, key: str) -> str:
+        """Return where the script of a task is kept while it runs, inside the folder of its attempt."""
+        return f"{self._work}/{_attempt(key)}/{_SCRIPT_NAME}.{key.rpartition('.')[2]}"
+
     def ended(self, key: str, live: Iterable[str]) -> None:
-        """Count the output of a task that ended. An empty folder of its attempt goes at once: most leave nothing."""
+        """Count the output of a task that ended, and drop its script and its host file.
+
+        An empty folder of its attempt goes at once: most leave nothing.
+        """
+        with suppress(FileNotFoundError):
+            os.unlink(self.host_file(key))
+        with suppress(OSError):  # it had none
+            self.trash.take(self.script_folder(key))
         size = kept_bytes(self.output(key))
         if size >= _LARGE_BYTES:
             self._large.append((key, size))
@@ -265,6 +283,8 @@ class OutputRetention:
     def recount(self, known: Iterable[str]) -> None:
         """Count anew after a restart, and drop what belongs to none of the known tasks."""
         kept = set(known)
+        for name in os.listdir(self._hosts):
+            os.unlink(f"{self._hosts}/{name}")
         for name in os.listdir(self._outputs):
             key = name.rpartition(".")[0]
             if key not in kept:

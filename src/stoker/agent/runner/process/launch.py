@@ -17,6 +17,7 @@ import signal
 import socket
 from contextlib import suppress
 
+from stoker.agent.runner.files import opened, write_all
 from stoker.agent.runner.process.account import CannotStart, child_error_text, error_text, is_of, plain
 from stoker.agent.runner.process.kernel import (
     allow_limits,
@@ -30,6 +31,7 @@ from stoker.agent.runner.process.kernel import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Container
     from typing import Final
 
     from stoker.agent.runner.process.account import Actor
@@ -39,12 +41,18 @@ if TYPE_CHECKING:
 _DEFAULT_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
 """Searched when the job's environment has no PATH."""
 _REASON_BYTES_MAX: Final = 4096
+_OWN_PORTS: Final = (*range(10_000, 20_000), *range(30_000, 32_768))
+"""Ports for tasks alone: below Linux's ephemeral range, whose ports any connection may take, and on both sides of those
+that the engine gives to gangs by default."""
+_OWN_PORT_TRIES_MAX: Final = 1_000
+"""Some 40 ms."""
 _PROJECTS_BEGIN: Final = 1 << 30
 _PROJECTS_MAX: Final = 1 << 20
 """Numbers of projects that are ours, so that a file system keeps at most 75 MB about them; jobs so far apart share."""
 NO_LIMITS: Final = "this node can't give a job its limits"
 FAILED_EARLY: Final = "the runner's child failed before it could become the program"
-_SIGNALS_OF_OURS: Final = tuple(
+_NAME_BYTES_MAX: Final = 255
+SIGNALS_OF_OURS: Final = tuple(
     int(number)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ)
 )
@@ -86,7 +94,7 @@ class Launch:
         """`mark`: name and value of the variable by which the task's processes are found. Raises CannotStart."""
         env = {mark[0]: mark[1], **start["env"]}
         env[mark[0]] = mark[1]
-        words = ["/bin/sh", "-c", start["shell"]] if start["shell"] else start["argv"]
+        words = ["/bin/sh", "-c", start["shell"]] if start["shell"] else list(start["argv"])
         if not words or not words[0]:
             raise CannotStart("the command is empty")
         self.argv = [_bytes(word, "an argument") for word in words]
@@ -102,6 +110,24 @@ class Launch:
         self.bound: FolderBound | None = None
         self.paths = _candidates(words[0], env.get("PATH", _DEFAULT_PATH))
         self.group = group
+        self._script = b""
+        self._script_path = ""
+
+    def keep_script(self, folder: str, text: str) -> None:
+        """Run this script, kept in `folder` under the name that the command has, with the rest of the command.
+
+        Its interpreter is started as the kernel would start it, but named here: it needs no permission to be run, and
+        what is wrong with its first line is told. Raises CannotStart.
+        """
+        if not text:
+            return
+        name = self.argv[0].rpartition(b"/")[2]
+        if name in (b"", b".", b".."):
+            name = b"script"
+        self._script = _bytes(text, "the script")
+        self._script_path = f"{folder}/{os.fsdecode(name[-_NAME_BYTES_MAX:])}"
+        self.argv = [*interpreter_of(self._script), os.fsencode(self._script_path), *self.argv[1:]]
+        self.paths = [os.fsdecode(self.argv[0])]
 
     def fork(self, streams: tuple[int, int, int]) -> tuple[int, int]:
         """Fork the child and return its pid and the pipe of its answer. Raises OSError.
@@ -125,7 +151,7 @@ class Launch:
         """In the child. Never returns."""
         reason = FAILED_EARLY  # also where what follows raises
         try:
-            default_signals(_SIGNALS_OF_OURS)
+            default_signals(SIGNALS_OF_OURS)
             os.setsid()
             for number, stream in enumerate(streams):
                 os.dup2(stream, number)
@@ -155,7 +181,7 @@ class Launch:
             self.env.update(self.actor.take_on(lambda words: os.write(reply, words)))
         except CannotStart as error:
             return str(error)
-        reason = self._make_folder()
+        reason = self._write_script() or self._make_folder()
         if self.bound is not None:
             self.bound.join()
         return reason or self._change_folder()
@@ -166,6 +192,19 @@ class Launch:
             lower_limits(self.limits)
         except (OSError, ValueError) as error:
             return f"{NO_LIMITS}: {error}; the limits of the runner were changed while it ran: start it anew"
+        return ""
+
+    def _write_script(self) -> str:
+        """As the job's account, into a folder that is its own. Answers why not."""
+        if not self._script_path:
+            return ""
+        try:
+            os.makedirs(os.path.dirname(self._script_path), 0o700)
+            with opened(self._script_path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW) as file:
+                write_all(file, self._script)
+                os.fchmod(file, 0o700)
+        except OSError as error:
+            return f"cannot keep the job's script at {self._script_path}{self.actor.words}: {error_text(error)}"
         return ""
 
     def _make_folder(self) -> str:
@@ -208,8 +247,25 @@ class Launch:
         word = self.argv[0].decode("utf-8", "replace")
         if denied:
             return denied
+        if self._script_path:
+            ended = "; the line ends as on Windows: `dos2unix` mends it" if word.endswith("\r") else ""
+            return f"cannot run {word!r}, which the first line of the job's script names: there is no such file{ended}"
         where = f"in the job's PATH ({len(self.paths)} folders)" if "/" not in word else f"from {self.workdir}"
         return f"cannot run {word}: No such file or directory {where}; or its interpreter is missing"
+
+
+def interpreter_of(script: bytes) -> list[bytes]:
+    """Return the program that runs a script, and at most one argument of its first line; without a `#!` it is a shell.
+
+    Source: execve(2), interpreter scripts. Raises CannotStart.
+    """
+    line = script.partition(b"\n")[0]
+    if not line.startswith(b"#!"):
+        return [b"/bin/sh"]
+    program, _, argument = line[2:].replace(b"\t", b" ").strip(b" ").partition(b" ")
+    if not program:
+        raise CannotStart("the first line of the job's script begins with #! and names no program")
+    return [program, *filter(None, (argument.strip(b" "),))]
 
 
 def answer_of(pipe: int, said: bytearray) -> str | None:
@@ -238,6 +294,26 @@ def port_conflict(port: int) -> str:
             if error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
                 return f"TCP port {port} can't be bound: {error_text(error)}"
     return ""
+
+
+def own_port(gang_ports: tuple[int, int], taken: Container[int], begin: int) -> int:
+    """Return a port for a task that meets nobody elsewhere: free, not of `gang_ports` (both included), not `taken`.
+
+    `begin` is any number, by which agents that share a machine begin at different places. Raises CannotStart.
+    """
+    count, tries = len(_OWN_PORTS), 0
+    for step in range(count):
+        port: int = _OWN_PORTS[(begin + step) % count]
+        if port in taken or gang_ports[0] <= port <= gang_ports[1]:
+            continue
+        tries += 1
+        if not port_conflict(port):
+            return port
+        if tries == _OWN_PORT_TRIES_MAX:
+            break
+    raise CannotStart(
+        f"no port is free for its processes to meet at: {tries} ports of this machine were tried", "port_taken"
+    )
 
 
 def _candidates(word: str, path: str) -> list[str]:

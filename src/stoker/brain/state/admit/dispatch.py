@@ -13,26 +13,30 @@ from stoker.brain.state.admit import (
     deadlines,
     job,
     job_operations,
+    job_update,
     label,
     leadership,
     node,
     node_liveness,
+    notify,
     partition,
     secret,
     tenant,
 )
 from stoker.brain.state.cluster import ClusterState
-from stoker.brain.state.commands import Answer, Command, JobOperation, Sharing
+from stoker.brain.state.commands import Answer, Command, PlainJobOperation, Sharing
 from stoker.brain.state.events.leadership import ClockMoved
 
 
 def admit(state: ClusterState, command: Command, now: Instant, ids: Callable[[], str]) -> Answer:  # a flat table
     """Answer `command` against `state`. `ids` gives fresh UUIDs."""
-    if isinstance(command, JobOperation):
+    if isinstance(command, PlainJobOperation):
         return job_operations.admit_operation(state, command)
     match command:
         case commands.Submit():
             return job.submit(state, command, now, ids)
+        case commands.UpdateJob():
+            return job_update.update(state, command, now)
         case commands.ReportStarted():
             return job.report_started(state, command)
         case commands.ReportEnding():
@@ -63,6 +67,10 @@ def admit(state: ClusterState, command: Command, now: Instant, ids: Callable[[],
             return label.taint_node(state, command)
         case commands.RunDeadlines():
             return deadlines.run(state, now)
+        case commands.TryNotification():
+            return notify.try_one(state, command, now)
+        case commands.SettleNotification():
+            return notify.settle(state, command, now)
         case commands.MoveClock():
             return (ClockMoved(by_ms=command.by_ms),)
         case commands.BeginEpoch():

@@ -1,6 +1,6 @@
 """Admission of submitted jobs and of agents' reports about tasks."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from stoker.brain.domain.array import ids_taken, too_many_ids
 from stoker.brain.domain.demand import Shape
@@ -15,21 +15,15 @@ from stoker.brain.state.attempt_outcome import end_tasks
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.commands import Answer, ReportEnding, ReportFinished, ReportStarted, Submit, WithholdStart
 from stoker.brain.state.events.job import AttemptStopping, JobFinished, JobSubmitted, SubmitKeyed, TaskStarted
-from stoker.brain.state.events.node import OrphanTasksFound
+from stoker.brain.state.events.node import NodeDrained, OrphanTasksFound
 from stoker.brain.state.events.union import Event
 from stoker.brain.state.leases import broken_leases, task_of
-from stoker.brain.state.node_pause import failed_start
+from stoker.brain.state.node_pause import ERROR_MAX, failed_start
+from stoker.brain.state.validation.admission import completed, job_fault
 from stoker.brain.state.validation.dependency import met_before, never_met_by_forgotten, resolve
 from stoker.brain.state.validation.quota import TenantRules
-from stoker.brain.state.validation.secret import secrets_fault
-from stoker.brain.state.validation.spec import in_list, list_fault, spec_fault
-from stoker.brain.state.validation.where import (
-    executor_fault,
-    kept_off_strict_nodes,
-    kept_where_it_can_be_read,
-    never_fits,
-    where_fault,
-)
+from stoker.brain.state.validation.spec import in_list, list_fault
+from stoker.brain.state.validation.where import never_fits
 
 
 def submit(state: ClusterState, command: Submit, now: Instant, ids: Callable[[], str]) -> Answer:
@@ -70,24 +64,15 @@ def submit(state: ClusterState, command: Submit, now: Instant, ids: Callable[[],
 
 def _admitted(state: ClusterState, specs: Sequence[JobSpec], now: Instant, by: Principal) -> list[JobSpec] | Refusal:
     # The specs with their defaults filled in, or the first refusal.
-    tenants, strict = TenantRules(state), state.indexes.node_classes.strict
+    tenants = TenantRules(state)
     fault = list_fault(specs, state.policy) or tenants.queue_full(specs)
     if fault:
         return fault
     possible: dict[Shape, Refusal | None] = {}
     admitted: list[JobSpec] = []
     for index, spec in enumerate(specs):
-        spec = tenants.filled(spec)
-        if strict.any:
-            spec = kept_off_strict_nodes(spec)
-        spec = kept_where_it_can_be_read(spec)
-        fault = (
-            spec_fault(spec, state.policy, now)
-            or tenants.fault(spec)
-            or secrets_fault(state, spec, by)
-            or executor_fault(state, spec)
-            or where_fault(state, spec)
-        )
+        spec = completed(state, tenants, spec)
+        fault = job_fault(state, tenants, spec, now, by)
         if fault is None:
             shape = spec.shape
             if shape not in possible:
@@ -165,8 +150,17 @@ def report_finished(state: ClusterState, command: ReportFinished, now: Instant) 
     if _open_task(state, key, finished.node) is not None:
         job = state.jobs[key.job]
         events.extend(end_tasks(job, {key.rank: finished.end}, now, state.policy))
-        events.extend(failed_start(state, finished.node, job, finished.end, now))
+        if finished.end.node_fault:
+            events.extend(_drained(state, finished.node, finished.end.node_fault))
+        else:
+            events.extend(failed_start(state, finished.node, job, finished.end, now))
     return tuple(events)
+
+
+def _drained(state: ClusterState, name: NodeName, fault: str) -> Iterator[NodeDrained]:
+    """A node that its own site's programs say is unfit gets no new work until a person resumes it."""
+    if state.nodes[name].drain is None:
+        yield NodeDrained(node=name, reason=fault[:ERROR_MAX])
 
 
 def withhold_start(state: ClusterState, command: WithholdStart, now: Instant) -> Answer:

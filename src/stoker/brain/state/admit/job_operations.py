@@ -7,27 +7,21 @@ refused, with the reason.
 from collections.abc import Iterable, Iterator
 from typing import Final, assert_never
 
-import msgspec
-
 from stoker.brain.domain.array import (
-    JobRef,
     Spans,
     common,
-    contains,
     count_of,
-    difference,
     indexes_of,
     member_id,
-    spans_text,
 )
-from stoker.brain.domain.errors import FactValue, Refusal, refuse
-from stoker.brain.domain.ids import Principal
+from stoker.brain.domain.errors import Refusal, refuse
+from stoker.brain.domain.ids import NOBODY, JobId, Principal
 from stoker.brain.domain.job import Job, StopCause
 from stoker.brain.domain.lifecycle import LIVE, JobState
 from stoker.brain.domain.reason import Reason, ReasonCode
 from stoker.brain.domain.units import NEVER
 from stoker.brain.state.cluster import ClusterState
-from stoker.brain.state.commands import Answer, Cancel, Hold, JobOperation, Release, Requeue, SignalJob
+from stoker.brain.state.commands import Answer, Cancel, Hold, PlainJobOperation, Release, Requeue, SignalJob
 from stoker.brain.state.events.job import (
     AttemptStopping,
     JobEvent,
@@ -40,58 +34,16 @@ from stoker.brain.state.events.job import (
     MembersCancelled,
 )
 from stoker.brain.state.validation.dependency import never_met_again
-from stoker.brain.state.validation.lookups import find_job, partition_fault, tenant_fault
+from stoker.brain.state.validation.lookups import partition_fault, tenant_fault
+from stoker.brain.state.validation.operation_target import OperationTarget, find_target, members_made, too_many_made
 from stoker.brain.state.validation.quota import TenantRules
 
-MADE_MAX: Final = 10_000
-"""Members that one command may make records: some tenths of a second, in which other commands wait."""
-ONE_BY_ONE_MAX: Final = 1_000
-"""Members that are looked up one by one; for more all records of the array are walked, which costs less."""
-_TYPED_MAX: Final = 60
-"""Characters of an id that a hint repeats."""
 FAILED: Final = (JobState.FAILED, JobState.TIMEOUT, JobState.OUT_OF_MEMORY, JobState.NODE_FAILED)
 
 
-class _OperationTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """The job, or the members of an array, that a command is about."""
-
-    ref: JobRef
-    array: Job | None
-    """None = a plain job."""
-    whole: bool
-    """The array as a whole."""
-    lazy: Spans
-    """The members that are no records yet."""
-    records: tuple[Job, ...]
-    """The job itself, or the members that are records, in order of id."""
-
-    def __str__(self) -> str:
-        return f"array {self.ref}" if self.whole else f"job {self.label}"
-
-    @property
-    def label(self) -> str:
-        """The id as people write it, of a member by its array."""
-        return str(self.ref) if self.ref.members or not self.records or self.whole else self.records[0].label
-
-    @property
-    def typed(self) -> str:
-        """The id as it stands behind the words of a command in a hint; empty = too long to be repeated."""
-        label = f"'{self.label}'" if "[" in self.label else self.label
-        return f" {label}" if len(label) <= _TYPED_MAX else ""
-
-    @property
-    def is_one(self) -> bool:
-        """Whether it is one job or member."""
-        return not self.whole and count_of(self.ref.members or ((0, 0, 1),)) == 1
-
-    def refuse(self, code: str, message: str, hint: str, **facts: FactValue) -> Refusal:
-        """Return a refusal of the command, with the target among its facts."""
-        return refuse(code, message, hint, job_id=self.label, **facts)
-
-
-def admit_operation(state: ClusterState, command: JobOperation) -> Answer:
+def admit_operation(state: ClusterState, command: PlainJobOperation) -> Answer:
     """Answer what a person asks of a job, an array or some of its members."""
-    target = _target(state, command.target)
+    target = find_target(state, command.target)
     if isinstance(target, Refusal):
         return target
     match command:
@@ -102,14 +54,14 @@ def admit_operation(state: ClusterState, command: JobOperation) -> Answer:
         case Release():
             return release(state, target)
         case Requeue():
-            return requeue(state, target)
+            return requeue(state, target, hold=command.hold, by=command.by)
         case SignalJob():
             return signal(state, target, command)
         case _:
             assert_never(command)
 
 
-def cancel(state: ClusterState, target: _OperationTarget, command: Cancel) -> Answer:
+def cancel(state: ClusterState, target: OperationTarget, command: Cancel) -> Answer:
     """Admit the end of every target that hasn't ended: live attempts are told to stop."""
     events: list[JobEvent] = []
     if target.array and target.lazy:
@@ -131,7 +83,7 @@ def cancel(state: ClusterState, target: _OperationTarget, command: Cancel) -> An
     return _ended(state, target, "nothing is left to cancel")
 
 
-def hold(state: ClusterState, target: _OperationTarget, by: Principal) -> Answer:
+def hold(state: ClusterState, target: OperationTarget, by: Principal) -> Answer:
     """Admit that pending targets are held."""
     if target.whole and target.array:
         if target.array.is_final:
@@ -139,30 +91,30 @@ def hold(state: ClusterState, target: _OperationTarget, by: Principal) -> Answer
         own = (JobHeld(job=target.array.id, by=by),) if target.array.state is JobState.PENDING else ()
         return (*own, *(JobHeld(job=job.id, by=by) for job in target.records if job.state is JobState.PENDING))
     made = target.lazy if _lazy_state(target) is JobState.PENDING else ()
-    large = _too_many(state, target, count_of(made))
+    large = too_many_made(state, target, count_of(made))
     if large:
         return large
-    events: list[JobEvent] = [*_made(target, held_by=by)] if made else []
+    events: list[JobEvent] = [*members_made(target, held=True, by=by)] if made else []
     events.extend(JobHeld(job=job.id, by=by) for job in target.records if job.state is JobState.PENDING)
     held = _lazy_state(target) is JobState.HELD or any(job.state is JobState.HELD for job in target.records)
     if events or held:
         return tuple(events)
     if any(job.state in LIVE for job in target.records):
-        hint = f"`stoker requeue{target.typed}` stops it and lets it wait again; then it can be held"
+        hint = f"`stoker requeue --hold{target.typed}` stops it, and holds it once it has stopped"
         return target.refuse("job_live", f"{target} has started, and only what waits can be held", hint)
     return _ended(state, target)
 
 
-def release(state: ClusterState, target: _OperationTarget) -> Answer:
+def release(state: ClusterState, target: OperationTarget) -> Answer:
     """Admit that held targets are pending again."""
     events: list[JobEvent] = []
     if target.whole and target.array and target.array.state is JobState.HELD:
         events.append(JobReleased(job=target.array.id))
     elif not target.whole and _lazy_state(target) is JobState.HELD:
-        large = _too_many(state, target, count_of(target.lazy))
+        large = too_many_made(state, target, count_of(target.lazy))
         if large:
             return large
-        events.extend(_made(target))
+        events.extend(members_made(target, held=False))
     events.extend(JobReleased(job=job.id) for job in target.records if job.state is JobState.HELD)
     waits = target.lazy or any(job.state is JobState.PENDING for job in target.records)
     if events or waits:
@@ -170,8 +122,8 @@ def release(state: ClusterState, target: _OperationTarget) -> Answer:
     return target.refuse("not_held", f"{target} isn't held", _status_hint(target))
 
 
-def requeue(state: ClusterState, target: _OperationTarget) -> Answer:
-    """Admit another try of ended targets, and of live ones once they have stopped."""
+def requeue(state: ClusterState, target: OperationTarget, *, hold: bool = False, by: Principal = NOBODY) -> Answer:
+    """Admit another try of ended targets, and of live ones once they have stopped; `hold`: not before a release."""
     again = [job for job in target.records if not target.whole or job.state in FAILED]
     for job in (*again, *((target.array,) if target.array else ())):
         gone = partition_fault(state, job.spec.partition) or tenant_fault(state, job.spec.tenant)
@@ -183,21 +135,21 @@ def requeue(state: ClusterState, target: _OperationTarget) -> Answer:
         if len(job.attempts) >= state.policy.attempts_max:
             return _tried_enough(job, state.policy.attempts_max)
     unmade = [*_uncancelled(target), *_forgotten(target)]
-    fault = _too_many(state, target, sum(map(count_of, unmade))) or _tenant_fault(state, target, again, unmade)
+    fault = too_many_made(state, target, sum(map(count_of, unmade))) or _tenant_fault(state, target, again, unmade)
     if fault:
         return fault
-    events: list[JobEvent] = [*_unmade(target, unmade)]
+    events: list[JobEvent] = [*_unmade(target, unmade, by if hold else None)]
     for job in again:
-        events.extend(_once_more(job))
+        events.extend(_once_more(job, by if hold else None))
     array = target.array
     if array and array.is_final and (events or (target.whole and array.members and array.members.lazy)):
         events.insert(0, JobReturned(job=array.id))
     if events:
         return tuple(events)
-    return _nothing_again(target)
+    return _nothing_again(target, hold=hold)
 
 
-def signal(state: ClusterState, target: _OperationTarget, command: SignalJob) -> Answer:
+def signal(state: ClusterState, target: OperationTarget, command: SignalJob) -> Answer:
     """Admit a signal to the processes of running targets."""
     reached: list[JobEvent] = []
     away: dict[str, None] = {}
@@ -217,62 +169,11 @@ def signal(state: ClusterState, target: _OperationTarget, command: SignalJob) ->
     return target.refuse("not_running", f"no process of {target} runs", _status_hint(target))
 
 
-def _target(state: ClusterState, ref: JobRef) -> _OperationTarget | Refusal:
-    # The bare id of a member that is no record means that member.
-    ref = state.locate(ref.job) if ref.members is None else ref
-    job = find_job(state, JobRef(ref.job))
-    if isinstance(job, Refusal):
-        return job
-    spec, members = job.spec.array, job.members
-    if spec is None or members is None:
-        if ref.members is not None:
-            hint = f"say {job.label} without members"
-            return refuse("not_an_array", f"job {job.label} is no array", hint, job_id=job.label)
-        return _OperationTarget(ref=ref, array=state.jobs.get(job.array_of), whole=False, lazy=(), records=(job,))
-    if ref.members is None:
-        lazy = () if job.is_final else members.lazy
-        return _OperationTarget(ref=ref, array=job, whole=True, lazy=lazy, records=_records(state, job, spec.indexes))
-    unknown = difference(ref.members, spec.indexes)
-    if unknown:
-        message = f"array {job.id} has no member {spans_text(unknown)[:80]}"
-        hint = f"its members are {spans_text(spec.indexes)[:80]}"
-        return refuse("member_unknown", message, hint, job_id=str(job.id))
-    lazy = () if job.is_final else common(ref.members, members.lazy)
-    return _OperationTarget(ref=ref, array=job, whole=False, lazy=lazy, records=_records(state, job, ref.members))
-
-
-def _records(state: ClusterState, array: Job, indexes: Spans) -> tuple[Job, ...]:
-    spec = array.spec.array
-    assert spec is not None, f"no array: {array.story()}"
-    few = count_of(indexes) < min(spec.count, ONE_BY_ONE_MAX)
-    ids: Iterable[int] = range(array.id + 1, array.id + 1 + spec.count)
-    if few:
-        ids = (member_id(array.id, spec, index) for index in indexes_of(indexes))
-    records = [job for job in map(state.jobs.get, ids) if job is not None]  # type: ignore[arg-type]  # ints are ids
-    whole = few or indexes == spec.indexes
-    return tuple(records if whole else [job for job in records if contains(indexes, job.array_index)])
-
-
-def _too_many(state: ClusterState, target: _OperationTarget, made: int) -> Refusal | None:
-    # The same bounds as on a list of jobs: these members become jobs of their own.
-    if made <= MADE_MAX:
-        return TenantRules(state).memory_full([target.array.spec], made) if target.array and made else None
-    array, hint = target.ref.job, "name fewer at a time" + ("" if target.whole else ", or the array as a whole")
-    message = f"{made} members of array {array} would become jobs of their own at once; at most {MADE_MAX} may"
-    return refuse("too_many_jobs", message, hint, job_id=str(array), jobs=made, jobs_max=MADE_MAX)
-
-
-def _lazy_state(target: _OperationTarget) -> JobState | None:
+def _lazy_state(target: OperationTarget) -> JobState | None:
     return target.array.state if target.array and target.lazy else None
 
 
-def _made(target: _OperationTarget, held_by: Principal | None = None) -> Iterator[MemberMade]:
-    assert target.array is not None, "only arrays have members"
-    for index in indexes_of(target.lazy):
-        yield MemberMade(array=target.array.id, index=index, held=held_by is not None, by=held_by or Principal(""))
-
-
-def _uncancelled(target: _OperationTarget) -> list[Spans]:
+def _uncancelled(target: OperationTarget) -> list[Spans]:
     # The named members that were cancelled before they were records.
     array, named = target.array, target.ref.members
     if array is None or array.members is None or named is None:
@@ -282,7 +183,7 @@ def _uncancelled(target: _OperationTarget) -> list[Spans]:
     return [named] if array.members.cancelled_with(named[0][0]) else []
 
 
-def _forgotten(target: _OperationTarget) -> list[Spans]:
+def _forgotten(target: OperationTarget) -> list[Spans]:
     # Members whose records are gone: of a whole array those that failed, else those that are named, as with records.
     if target.array is None or target.array.members is None:
         return []
@@ -291,7 +192,7 @@ def _forgotten(target: _OperationTarget) -> list[Spans]:
 
 
 def _tenant_fault(
-    state: ClusterState, target: _OperationTarget, again: Iterable[Job], unmade: Iterable[Spans]
+    state: ClusterState, target: OperationTarget, again: Iterable[Job], unmade: Iterable[Spans]
 ) -> Refusal | None:
     # Live jobs are not checked: they wait again as if they had lost their node.
     ended = [job for job in again if job.is_final]
@@ -302,13 +203,13 @@ def _tenant_fault(
     return TenantRules(state).fault_again([*ended, *((array,) if array else ())], more) if more else None
 
 
-def _unmade(target: _OperationTarget, unmade: Iterable[Spans]) -> Iterator[JobEvent]:
+def _unmade(target: OperationTarget, unmade: Iterable[Spans], held_by: Principal | None) -> Iterator[JobEvent]:
     for spans in unmade:
         for index in indexes_of(spans):
             assert target.array is not None, "only arrays have members"
             spec, _ = target.array.as_array
             yield MemberMade(array=target.array.id, index=index)
-            yield JobReturned(job=member_id(target.array.id, spec, index))
+            yield from _returned(member_id(target.array.id, spec, index), held_by)
 
 
 def _never_satisfied(job: Job, never: Reason) -> Refusal:
@@ -317,7 +218,7 @@ def _never_satisfied(job: Job, never: Reason) -> Refusal:
     return refuse("dependency_never_satisfied", message, hint, job_id=job.label)
 
 
-def _nothing_again(target: _OperationTarget) -> Refusal:
+def _nothing_again(target: OperationTarget, *, hold: bool) -> Refusal:
     array, named = target.array, target.ref.members
     if target.whole and array:
         members = array.members
@@ -335,10 +236,14 @@ def _nothing_again(target: _OperationTarget) -> Refusal:
             message = f"{target} ended so long ago that an older Stoker forgot how"
             return target.refuse("job_forgotten", message, "submit it again")
     message = f"{target} waits already, or is about to end for another reason"
-    return target.refuse("job_waits", message, f"`stoker why{target.typed}` says what it waits for")
+    hint = f"`stoker why{target.typed}` says what it waits for"
+    states = [*(job.state for job in target.records), _lazy_state(target)]
+    if hold and JobState.PENDING in states:
+        hint = f"`stoker hold{target.typed}` keeps it from starting"
+    return target.refuse("job_waits", message, hint)
 
 
-def _ended_with_its_array(target: _OperationTarget, array: Job) -> Refusal:
+def _ended_with_its_array(target: OperationTarget, array: Job) -> Refusal:
     # Such members have no record that could return, and the array's brings back all of them.
     facts = array.reason.facts if array.reason else {}
     why = f": it waited for {facts['dependency']}, and {facts['why']}" if "dependency" in facts else ""
@@ -353,15 +258,26 @@ def _tried_enough(job: Job, most: int) -> Refusal:
     return refuse("too_many_attempts", message, "submit it again", job_id=job.label, attempts=count, attempts_max=most)
 
 
-def _once_more(job: Job) -> Iterator[JobEvent]:
+def _once_more(job: Job, held_by: Principal | None) -> Iterator[JobEvent]:
     attempt = job.live_attempt
     if job.is_final:
-        yield JobReturned(job=job.id)
-    elif attempt is not None and (attempt.stop is None or attempt.stop.cause is StopCause.MEMBER_ENDED):
-        yield AttemptStopping(job=job.id, attempt=attempt.number, cause=StopCause.REQUEUED)
+        yield from _returned(job.id, held_by)
+    elif attempt is not None:
+        stop = attempt.stop
+        hold = held_by is not None
+        # Who asks for a hold while it stops to be requeued gets it; who then asks for none lets it wait.
+        other = stop is not None and stop.cause is StopCause.REQUEUED and stop.hold != hold
+        if stop is None or stop.cause is StopCause.MEMBER_ENDED or other:
+            yield AttemptStopping(job=job.id, attempt=attempt.number, cause=StopCause.REQUEUED, hold=hold)
 
 
-def _ended(state: ClusterState, target: _OperationTarget, hint: str = "") -> Refusal:
+def _returned(job: JobId, held_by: Principal | None) -> Iterator[JobEvent]:
+    yield JobReturned(job=job)
+    if held_by is not None:
+        yield JobHeld(job=job, by=held_by)
+
+
+def _ended(state: ClusterState, target: OperationTarget, hint: str = "") -> Refusal:
     # Without a hint of its own: how it may run once more.
     array = target.array
     members = array.members if array is not None else None
@@ -378,5 +294,5 @@ def _ended(state: ClusterState, target: _OperationTarget, hint: str = "") -> Ref
     return target.refuse("job_ended", f"{target} has already ended: {said}", hint, state=said)
 
 
-def _status_hint(target: _OperationTarget) -> str:
+def _status_hint(target: OperationTarget) -> str:
     return f"`stoker status{target.typed}` shows how far it is"

@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from stoker.brain.domain.errors import Refusal, refuse
 from stoker.brain.domain.ids import DEFAULT_TENANT, TenantName
 from stoker.brain.domain.node import NODE_GLOB
+from stoker.brain.domain.notify import nobody_fault
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.quota import WHOLE, Pools, share_text
 from stoker.brain.domain.tenant import Tenant, path_of
@@ -51,6 +52,7 @@ def put(state: ClusterState, command: PutTenant) -> Answer:
         or _number_fault(tenant)
         or _own_fault(tenant)
         or _nodes_fault(tenant)
+        or (nobody_fault(tenant.notify) if tenant.notify is not None else None)
         or _tree_fault(state, tenant)
         or _text_fault(tenant, state.policy)
     )

@@ -3,7 +3,7 @@
 No judgement here: the outcome of an attempt and what follows from it were decided in `admit` and stand in the events.
 """
 
-from typing import Final, assert_never
+from typing import assert_never
 
 from msgspec.structs import replace
 
@@ -17,15 +17,14 @@ from stoker.brain.domain.array import (
     joined,
     without,
 )
-from stoker.brain.domain.ids import JobId, NodeName, Principal
+from stoker.brain.domain.ids import NOBODY, JobId, NodeName, Principal
 from stoker.brain.domain.job import Attempt, Job, StopRequest, SubmitKey, Task, forgotten_member, key_name, lazy_member
 from stoker.brain.domain.lifecycle import JobState, Outcome, check_move
+from stoker.brain.domain.notify import Notice, NoticeState, NotifyEvent
 from stoker.brain.domain.reason import Reason, ReasonCode
 from stoker.brain.domain.units import NEVER, Instant, utc_text
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.events import job as events
-
-_NOBODY: Final = Principal("")
 
 
 def apply_job(state: ClusterState, event: events.JobEvent, at: Instant, by: Principal) -> None:
@@ -61,7 +60,7 @@ def apply_job(state: ClusterState, event: events.JobEvent, at: Instant, by: Prin
             )
         case events.JobReleased():
             job = state.jobs[event.job]
-            state.put_job(replace(job, state=_moved(job, JobState.PENDING), held_by=_NOBODY, held_at=NEVER))
+            state.put_job(replace(job, state=_moved(job, JobState.PENDING), held_by=NOBODY, held_at=NEVER))
         case events.DependenciesMet():
             for each in event.jobs:
                 state.put_job(replace(state.jobs[each], blocked=False))
@@ -70,10 +69,14 @@ def apply_job(state: ClusterState, event: events.JobEvent, at: Instant, by: Prin
             state.put_job(_returned(state.jobs[event.job], at, by))
         case events.JobSignalled():
             pass  # history only
+        case events.JobUpdated():
+            state.put_job(_updated(state.jobs[event.job], event, at))
         case events.MemberMade() | events.MembersCancelled():
             _apply_members(state, event, at, by)
         case events.SubmitKeyed():
             _remember_key(state, event, at, by)
+        case events.NotificationTried() | events.NotificationSettled():
+            _note(state, event, at)
         case events.JobsPruned():
             _prune(state, event.jobs)
         case _:
@@ -104,6 +107,19 @@ def _not_before_its_time(job: Job, at: Instant) -> Job:
         return job
     reason = Reason(ReasonCode.BEGIN_TIME, {"begin": utc_text(begin), "begin_ms": begin})
     return replace(job, not_before=begin, reason=reason)
+
+
+def _updated(job: Job, event: events.JobUpdated, at: Instant) -> Job:
+    spec = event.changes.on(job.spec)
+    updated = replace(job, spec=spec)
+    if spec.after != job.spec.after:
+        updated = replace(updated, blocked=bool(spec.after), met=event.met)
+    if spec.begin != job.spec.begin:
+        if job.reason is not None and job.reason.code is ReasonCode.BEGIN_TIME:
+            updated = replace(updated, not_before=NEVER, reason=None)
+        if job.not_before <= spec.begin and job.live_attempt is None:  # a longer pause stays
+            updated = _not_before_its_time(updated, at)
+    return updated
 
 
 def _apply_members(
@@ -156,6 +172,25 @@ def _remember_key(state: ClusterState, event: events.SubmitKeyed, at: Instant, b
         del state.submit_keys[next(iter(state.submit_keys))]
 
 
+def _note(state: ClusterState, event: events.NotificationTried | events.NotificationSettled, at: Instant) -> None:
+    job = state.jobs[event.job]
+    known = next((each for each in job.notices if (each.event, each.to) == (event.event, event.to)), None)
+    tries = known.tries if known else 0
+    if isinstance(event, events.NotificationTried):
+        notice = Notice(event=event.event, to=event.to, state=NoticeState.TRYING, at=at, tries=tries + 1)
+    else:
+        notice = Notice(
+            event=event.event,
+            to=event.to,
+            state=event.state,
+            at=at,
+            tries=tries,
+            next_at=event.next_at,
+            error=event.error,
+        )
+    state.put_job(replace(job, notices=(*(each for each in job.notices if each is not known), notice)))
+
+
 def _prune(state: ClusterState, jobs: tuple[JobId, ...]) -> None:
     of_array: dict[JobId, list[Job]] = {}
     for gone in map(state.jobs.__getitem__, jobs):
@@ -202,6 +237,8 @@ def _returned(job: Job, at: Instant, by: Principal) -> Job:
         retries_used=0,
         requeues_used=0,
         port_retries_used=0,
+        # Its next end is another one.
+        notices=tuple(each for each in job.notices if each.event not in (NotifyEvent.END, NotifyEvent.FAIL)),
     )
     return _not_before_its_time(again, at)
 
@@ -259,7 +296,7 @@ def _task_started(job: Job, event: events.TaskStarted, at: Instant, clock_moved_
 def _stopping(job: Job, event: events.AttemptStopping, at: Instant, by: Principal) -> Job:
     attempt = _live(job, event.attempt)
     if event.cause is not None:
-        attempt = replace(attempt, stop=StopRequest(cause=event.cause, at=at, by=by))
+        attempt = replace(attempt, stop=StopRequest(cause=event.cause, at=at, by=by, hold=event.hold))
     return replace(job, state=_moved(job, JobState.STOPPING), attempts=_with_attempt(job, attempt))
 
 
@@ -278,9 +315,12 @@ def _attempt_ended(job: Job, outcome: Outcome, exit_code: int | None, at: Instan
 
 
 def _requeued(job: Job, event: events.JobRequeued, at: Instant) -> Job:
+    stop = job.attempts[-1].stop
     return replace(
         job,
-        state=_moved(job, JobState.PENDING),
+        held_by=stop.by if event.held and stop else NOBODY,
+        held_at=at if event.held else NEVER,
+        state=_moved(job, JobState.HELD if event.held else JobState.PENDING),
         attempts=_attempt_ended(job, event.outcome, event.exit_code, at),
         reason=event.reason,
         not_before=event.not_before,

@@ -3,13 +3,16 @@
 from typing import ClassVar
 
 import msgspec
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from stoker.brain.domain.allocation import TaskPlacement
 from stoker.brain.domain.array import Spans, indexes_of
 from stoker.brain.domain.ids import Epoch, JobId, Position, Principal
 from stoker.brain.domain.job import JobSpec, StopCause, TaskEnd
+from stoker.brain.domain.job_changes import JobChanges, changes_text
 from stoker.brain.domain.lifecycle import JobState, Outcome
+from stoker.brain.domain.notify import NoticeState, NotifyEvent, target_kind
 from stoker.brain.domain.reason import Reason
 from stoker.brain.domain.sight import outlined_end, outlined_reason, outlined_spec
 from stoker.brain.domain.units import NEVER, Instant
@@ -38,7 +41,16 @@ def _finished_fields(event: "JobFinished") -> Fields:
 
 def _stopping_note(event: "AttemptStopping") -> JobNote | None:
     action = {StopCause.CANCELLED: "cancel", StopCause.REQUEUED: "requeue"}.get(event.cause) if event.cause else None
-    return JobNote(action, event.job) if action else None
+    return JobNote(action, event.job, "hold" if event.hold else "") if action else None
+
+
+def _settled_fields(event: "NotificationSettled") -> Fields:
+    # Of a URL only the kind: who reads the log may not call it.
+    return {"event": event.event, "kind": target_kind(event.to), "outcome": event.state, "error": event.error}
+
+
+def _without_comment(changes: JobChanges) -> JobChanges:
+    return replace(changes, comment=UNSET)
 
 
 class AboutJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,6 +79,7 @@ class JobSubmitted(AboutJob, frozen=True, kw_only=True, tag="job_submitted"):
         audit=lambda event: SubmitNote(event.job, event.spec.tenant),
         metric=JobMetric.SUBMITTED,
         outline=lambda event: replace(event, spec=outlined_spec(event.spec)),
+        public=lambda event: replace(event, spec=replace(event.spec, script="")) if event.spec.script else event,
     )
 
     uid: str
@@ -128,6 +141,8 @@ class AttemptStopping(_AboutAttempt, frozen=True, kw_only=True, tag="attempt_sto
     )
 
     cause: StopCause | None = None
+    hold: bool = False
+    """As in `StopRequest`."""
 
 
 class TaskEnded(_AboutTask, frozen=True, kw_only=True, tag="task_ended"):
@@ -145,7 +160,7 @@ class TaskEnded(_AboutTask, frozen=True, kw_only=True, tag="task_ended"):
 
 
 class JobRequeued(AboutJob, frozen=True, kw_only=True, tag="job_requeued"):
-    """Every task of the live attempt has ended with `outcome`, and the job is pending again.
+    """Every task of the live attempt has ended with `outcome`, and the job is pending again, or held.
 
     Exactly one counter rose, by the kind of that outcome.
     """
@@ -166,6 +181,7 @@ class JobRequeued(AboutJob, frozen=True, kw_only=True, tag="job_requeued"):
     retries_used: int = 0
     requeues_used: int = 0
     port_retries_used: int = 0
+    held: bool = False
 
 
 class JobsEligible(msgspec.Struct, frozen=True, kw_only=True, tag="jobs_eligible"):
@@ -251,6 +267,27 @@ class JobSignalled(_AboutAttempt, frozen=True, kw_only=True, tag="job_signalled"
     signal: int
 
 
+class JobUpdated(AboutJob, frozen=True, kw_only=True, tag="job_updated"):
+    """A person changed a job, an array or a member: some of what was submitted is otherwise from now on."""
+
+    row: ClassVar["Row[JobUpdated]"] = Row(
+        wakes=True,
+        audience=Audience.JOB,
+        log=LogLine("task_updated", lambda event: {"changes": ",".join(event.changes.given)}),
+        audit=lambda event: JobNote("update", event.job, changes_text(event.before, event.changes), whole=True),
+        metric=JobMetric.ELIGIBLE,
+        outline=lambda event: replace(
+            event, changes=_without_comment(event.changes), before=_without_comment(event.before)
+        ),
+    )
+
+    changes: JobChanges
+    before: JobChanges
+    """The values that the changed fields had."""
+    met: tuple[int, ...] = ()
+    """Where `after` is changed: places of conditions that forgotten jobs had met."""
+
+
 class MemberMade(msgspec.Struct, frozen=True, kw_only=True, tag="member_made"):
     """A member of an array became a record of its own."""
 
@@ -300,6 +337,36 @@ class SubmitKeyed(msgspec.Struct, frozen=True, kw_only=True, tag="submit_keyed")
     jobs: tuple[JobId, ...]
 
 
+class NotificationTried(AboutJob, frozen=True, kw_only=True, tag="notification_tried"):
+    """An event of the job is about to be told to a target: from now on it may have been."""
+
+    row: ClassVar["Row[NotificationTried]"] = Row(
+        wakes=False, audience=Audience.JOB, log=None, audit=None, outline=lambda event: replace(event, to="")
+    )
+
+    event: NotifyEvent
+    to: str
+
+
+class NotificationSettled(AboutJob, frozen=True, kw_only=True, tag="notification_settled"):
+    """A try to tell an event of the job to a target has ended so."""
+
+    row: ClassVar["Row[NotificationSettled]"] = Row(
+        wakes=False,
+        audience=Audience.JOB,
+        log=LogLine("notification", _settled_fields, counted=False),
+        audit=None,
+        outline=lambda event: replace(event, to="", error=""),
+    )
+
+    event: NotifyEvent
+    to: str
+    state: NoticeState
+    error: str = ""
+    next_at: Instant = NEVER
+    """When it is tried once more."""
+
+
 class JobsPruned(msgspec.Struct, frozen=True, kw_only=True, tag="jobs_pruned"):
     """Ended jobs that the state no longer remembers; their ids stay used."""
 
@@ -322,8 +389,11 @@ JobEvent = (
     | DependenciesMet
     | JobReturned
     | JobSignalled
+    | JobUpdated
     | MemberMade
     | MembersCancelled
     | SubmitKeyed
+    | NotificationTried
+    | NotificationSettled
     | JobsPruned
 )

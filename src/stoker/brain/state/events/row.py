@@ -107,7 +107,7 @@ class Row(Generic[E]):
     outline: Callable[[E], E] | None = None
     """The event for those who see its job in outline (`brain/domain/sight.py`). None = it says no more than that."""
     public: Callable[[E], E] | None = None
-    """The event without what no reader may see. None = it has no secret."""
+    """The event without what no reader may see, or what is too long for a stream. None = it has neither."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

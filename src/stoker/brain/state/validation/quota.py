@@ -22,6 +22,7 @@ from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.errors import Refusal, refuse
 from stoker.brain.domain.ids import TenantName
 from stoker.brain.domain.job import Job, JobSpec
+from stoker.brain.domain.notify import filled as filled_notify
 from stoker.brain.domain.partition import time_default_ms
 from stoker.brain.domain.quota import needs
 from stoker.brain.domain.tenant import UNSTATED, Tenant
@@ -46,10 +47,12 @@ class TenantRules:
             self._demands.clear()
 
     def filled(self, spec: JobSpec) -> JobSpec:
-        """Return the job with the default priority and time limit of its tenant where it names none (V2, V3)."""
+        """Return the job with the default priority, time limit and notifications of its tenant (V2, V3)."""
+        standing = self._state.standing(spec.tenant)
+        if spec.notify is not None or standing.notify is not None:
+            spec = replace(spec, notify=filled_notify(spec.notify, standing.notify))
         if spec.priority != UNSTATED and spec.time_limit_ms:
             return spec
-        standing = self._state.standing(spec.tenant)
         default_ms = time_default_ms(self._state.partitions.get(spec.partition), self._state.policy)
         time_ms = spec.time_limit_ms or min([default_ms, *(most for _, most in standing.times)])
         priority = standing.priority if spec.priority == UNSTATED else spec.priority
@@ -78,6 +81,17 @@ class TenantRules:
         for spec in specs:
             more[spec.tenant] = more.get(spec.tenant, 0) + (spec.array.count if spec.array else 1)
         return self._full(more) or self.memory_full(specs)
+
+    def memory_grown(self, old: JobSpec, new: JobSpec) -> Refusal | None:
+        """Return the refusal of a change for the memory that the job takes more than before (V8)."""
+        more = new.memory_bytes - old.memory_bytes
+        indexes, policy = self._state.indexes, self._state.policy
+        if more <= 0:
+            return None
+        taken = indexes.usage_ledger.memory_of(new.tenant)
+        return _too_large(indexes.open_bytes, more, policy.job_bytes_max, "") or _too_large(
+            taken, more, policy.tenant_job_bytes_max, new.tenant
+        )
 
     def memory_full(self, specs: Iterable[JobSpec], records: int = 1) -> Refusal | None:
         """Return the refusal of so many new records of each of these jobs, for the memory that they would take (V8)."""

@@ -8,8 +8,10 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from stoker.brain.domain.demand import Demand
-from stoker.brain.domain.errors import Refusal, refuse
+from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.brain.domain.job import JobSpec, TextEncoding
+from stoker.brain.domain.label import check_job_labels
+from stoker.brain.domain.notify import nobody_fault
 from stoker.brain.domain.output import pattern_fault
 from stoker.brain.domain.policy import LEASE_MS_MAX, Policy
 from stoker.brain.domain.units import Instant, human_duration, utc_text
@@ -61,6 +63,7 @@ def spec_fault(spec: JobSpec, policy: Policy, now: Instant) -> Refusal | None:
         or _demand_fault(spec.demand, policy)
         or _limits_fault(spec, policy)
         or _waiting_fault(spec, policy, now)
+        or (nobody_fault(spec.notify) if spec.notify is not None else None)
     )
 
 
@@ -80,6 +83,9 @@ def _text_fault(spec: JobSpec, policy: Policy) -> Refusal | None:
         return refuse_long_text(
             "command", "the command with all its arguments", total, policy.arguments_bytes_max, hint
         )
+    fault = _script_fault(spec, policy)
+    if fault:
+        return fault
     names = ("name", spec.name), ("user", spec.user), ("image", spec.image), ("comment", spec.comment)
     paths = ("workdir", spec.workdir), ("output", spec.output), ("error", spec.error)
     for texts, encoding in ((names, TextEncoding.UTF_8), (paths, spec.encoding)):
@@ -90,24 +96,61 @@ def _text_fault(spec: JobSpec, policy: Policy) -> Refusal | None:
     if spec.workdir and not spec.workdir.startswith("/"):
         hint = "begin it with a slash"
         return refuse("bad_workdir", f"workdir {spec.workdir[:80]!r} is not an absolute path", hint, field="workdir")
-    return pattern_fault("output", spec.output) or pattern_fault("error", spec.error) or _env_fault(spec, policy)
+    return (
+        pattern_fault("output", spec.output)
+        or pattern_fault("error", spec.error)
+        or _labels_fault(spec)
+        or _env_fault(spec, policy)
+    )
 
 
-def _bad_text(field: str, text: str, bytes_max: int, encoding: TextEncoding = TextEncoding.UTF_8) -> Refusal | None:
+def _labels_fault(spec: JobSpec) -> Refusal | None:
+    try:
+        check_job_labels(spec.labels)
+    except StokerError as fault:
+        return fault.refusal
+    return None
+
+
+def _script_fault(spec: JobSpec, policy: Policy) -> Refusal | None:
+    if not spec.script:
+        return None
+    if isinstance(spec.command, str) or not spec.command:
+        message = "a script comes with a command that is a list: its name, and what it is given"
+        return refuse("bad_script", message, 'send `"command": ["train.sh", "--epochs", "3"]` beside it')
+    if spec.image:
+        message = "a script is kept on the node, and the container of the job doesn't see that folder"
+        return refuse("bad_script", message, "put the script into the image, or leave `image` out")
+    if not spec.script.strip():
+        return refuse("bad_script", "the script is empty", "give it a line to run")
+    most = policy.script_bytes_max
+    hint = (
+        f"let it call what is large in a file that the nodes can read; an admin sets `policy.script_bytes_max` ({most})"
+    )
+    return _bad_text("script", spec.script, most, spec.encoding, hint)
+
+
+def _bad_text(
+    field: str,
+    text: str,
+    bytes_max: int,
+    encoding: TextEncoding = TextEncoding.UTF_8,
+    hint: str = "put long text in a file that the job reads",
+) -> Refusal | None:
     if "\0" in text:
-        hint = "remove it; no program could receive it"
-        return refuse("bad_text", f"{field} contains a NUL character", hint, field=field)
+        remove = "remove it; no program could receive it"
+        return refuse("bad_text", f"{field} contains a NUL character", remove, field=field)
     try:
         size = len(text.encode(encoding))
     except UnicodeEncodeError as fault:
         if encoding is TextEncoding.LATIN_1:
             message = f"{field} contains {text[fault.start]!r}, and `encoding` says {encoding}, which lacks it"
-            hint = "leave `encoding` out; latin-1 is for texts whose letters stand for bytes"
-            return refuse("bad_text", message, hint, field=field)
+            leave = "leave `encoding` out; latin-1 is for texts whose letters stand for bytes"
+            return refuse("bad_text", message, leave, field=field)
         return refuse("bad_text", f"{field} contains half a surrogate pair", "send valid Unicode", field=field)
     if size <= bytes_max:
         return None
-    return refuse_long_text(field, field, size, bytes_max, "put long text in a file that the job reads")
+    return refuse_long_text(field, field, size, bytes_max, hint)
 
 
 def _env_fault(spec: JobSpec, policy: Policy) -> Refusal | None:

@@ -9,6 +9,7 @@ Rules: E1  a partition that isn't there is refused, with the nearest name
        E4  selection, partition and the lists of nodes of the tenant and of those above it must all hold
        E5  taints and drains come and go and aren't of the job's making: they make a job wait, and never refuse it
        E6  a job whose texts are Latin-1 runs only where the agent knows that: an older one would hand it other bytes
+       E7  a job with a script runs only where the agent knows that: an older one would look for it on its own disk
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -21,7 +22,15 @@ from stoker.brain.domain.errors import Refusal, refuse
 from stoker.brain.domain.fit import suitable_gpus, task_demand_text, tasks_perhaps
 from stoker.brain.domain.ids import NodeName
 from stoker.brain.domain.job import JobSpec, TextEncoding
-from stoker.brain.domain.label import JOB_TEXTS, JOBS_AS, ONLY_UTF_8, USERS, labels_of
+from stoker.brain.domain.label import (
+    JOB_SCRIPTS,
+    JOB_TEXTS,
+    JOBS_AS,
+    NO_SCRIPTS,
+    ONLY_UTF_8,
+    USERS,
+    labels_of,
+)
 from stoker.brain.domain.node import ROOT, Node
 from stoker.brain.domain.partition import selection
 from stoker.brain.domain.policy import Policy
@@ -35,6 +44,7 @@ from stoker.brain.state.validation.lookups import partition_fault
 
 _NOT_FOR_USERS: Final = Where(require=(Requirement(JOBS_AS, Operator.NOT_IN, (USERS,)),))
 _READS_LATIN_1: Final = Where(require=(Requirement(JOB_TEXTS, Operator.NOT_IN, (ONLY_UTF_8,)),))
+_KEEPS_SCRIPTS: Final = Where(require=(Requirement(JOB_SCRIPTS, Operator.NOT_IN, (NO_SCRIPTS,)),))
 _SHARE: Final = ", or let more of them share a node (`--tasks-per-node`)"
 
 
@@ -86,6 +96,7 @@ def executor_fault(state: ClusterState, spec: JobSpec) -> Refusal | None:
         account_fault(spec.user)
         or _no_node_for_account(state, spec.user)
         or _no_node_for_encoding(state, spec.encoding)
+        or _no_node_for_script(state, spec.script)
         or _no_container_runtime(state, spec.image)
     )
 
@@ -119,6 +130,16 @@ def _no_node_for_encoding(state: ClusterState, encoding: TextEncoding) -> Refusa
     return refuse("encoding_unknown", message, hint, encoding=encoding.value, nodes=nodes)
 
 
+def _no_node_for_script(state: ClusterState, script: str) -> Refusal | None:
+    """Return the refusal of a script where no node's agent can keep one (E7)."""
+    nodes = len(state.nodes)
+    if not script or not nodes or any(node.inventory.keeps_scripts for node in state.nodes.values()):
+        return None
+    message = f"the job brings a script, and the agents of all {nodes} node(s) are too old to know that"
+    hint = "upgrade an agent first; or put the script where the nodes can read it, and submit `-- /its/path`"
+    return refuse("scripts_unknown", message, hint, nodes=nodes)
+
+
 def _no_container_runtime(state: ClusterState, image: str) -> Refusal | None:
     if not image or any("container" in node.inventory.executors for node in state.nodes.values()):
         return None
@@ -136,8 +157,10 @@ def kept_off_strict_nodes(spec: JobSpec) -> JobSpec:
 
 
 def kept_where_it_can_be_read(spec: JobSpec) -> JobSpec:
-    """Return the job with a selection that avoids nodes whose agent doesn't know the encoding of its texts (E6)."""
-    return spec if spec.encoding is TextEncoding.UTF_8 else replace(spec, where=both(spec.where, _READS_LATIN_1))
+    """Return the job with a selection that avoids nodes whose agent doesn't know its encoding or scripts (E6, E7)."""
+    if spec.encoding is not TextEncoding.UTF_8:
+        spec = replace(spec, where=both(spec.where, _READS_LATIN_1))
+    return replace(spec, where=both(spec.where, _KEEPS_SCRIPTS)) if spec.script else spec
 
 
 def never_fits(state: ClusterState, shape: Shape) -> Refusal | None:
