@@ -489,6 +489,8 @@ class ProbeResult(msgspec.Struct, frozen=True, kw_only=True):
     cpus: int = 0
     """0 = not told by the probe: measure the machine."""
     memory_mb: int = 0
+    hidden: str = ""
+    """Why none of the GPUs there are is offered, in words; empty = that isn't so."""
 
 
 class GpuProbe(Protocol):

@@ -74,7 +74,8 @@ def test_a_signal_reaches_the_job_and_a_requeue_runs_it_once_more(say: Say) -> N
     line = 'trap "echo heard; exit 7" USR1; echo ready; while :; do sleep 0.05; done'
     job_id = say.submit("--no-requeue", "--", line)
     until(lambda: "ready" in say("logs", job_id).stdout, what="it to be ready")
-    assert say("signal", job_id, "sigusr1").stdout == f"job {job_id} is running\n"
+    said = say("signal", job_id, "sigusr1").stdout
+    assert said.startswith(f"job {job_id} is running; USR1 was sent to 1 task on ")
     assert say("wait", job_id).exit_code == 7
     assert "heard" in say("logs", job_id).stdout
     assert say("requeue", job_id).exit_code == 0

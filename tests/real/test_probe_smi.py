@@ -128,6 +128,9 @@ def test_an_agent_offers_only_the_gpus_that_its_environment_shows_it(
     answering(binary, FOUR)
     result = SmiProbe(str(binary), timeout_s=5, environ=environ).probe()
     assert [gpu.index for gpu in result.gpus] == offered
+    assert bool(result.hidden) is (not offered), "a node that offers none says why"
+    for variable, value in environ.items() if not offered else ():
+        assert f"{variable}={value!r} in the agent's environment: of 4 GPUs there none is offered" == result.hidden
 
 
 def test_a_broken_gpu_is_our_fault_only_where_one_of_ours_is_missing(binary: Path) -> None:

@@ -1,12 +1,16 @@
 """When a request is sent again, and when its fault is told: C2 to C6 of `wire.client.retry`."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 
 from stoker.adapters.entropy import SystemEntropy
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
+from stoker.cli import server
 from stoker.wire import endpoints
+from stoker.wire.client import retry
 from stoker.wire.client.async_transport import AsyncTransport
 from stoker.wire.client.calls import request_to, submit, submit_many, tell_jobs
 from stoker.wire.client.http_message import AnswerLost, Reply, Request, Unreachable, checked_token, headers_of
@@ -232,3 +236,13 @@ def test_a_fingerprint_stays_here() -> None:
     for kind in (Transport, AsyncTransport):
         assert kind(credentials=Credentials(text))._proof.token == TOKEN
     assert headers_of(READ, text)["Authorization"] == f"Bearer {TOKEN}"
+
+
+def test_the_page_about_retries_has_the_numbers_that_hold() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "explanation" / "retries.md").read_text(encoding="utf-8")
+    told = re.findall(r"^\| `(\w+)` \| ([0-9.]+) s \|", page, re.MULTILINE)
+    assert len(told) == 8
+    for name, value in told:
+        held = [getattr(module, name) for module in (retry, server) if hasattr(module, name)]
+        assert set(held) == {float(value)}, name
+    assert f"{retry.PAUSE_GROWTH} times as long" in page

@@ -174,12 +174,13 @@ def describe(settings: AgentSettings, name: NodeName, uid: str, found: ProbeResu
     if not memory_mb:
         memory_mb, limits = _offered_memory(settings.executor)
     offered = min(cpus, memory_mb // TASK_MB)
+    fewer = offers_less(offered, cpus, f"tasks here may have only {memory_mb} MiB of memory") or limits
     inventory = Inventory(
         boot_id=boot_id(),
         address=node.address or local_address((settings.control.addresses or (ADDRESS,))[0]),
         gpus=gpus,
         cpus=offered,
-        limits=offers_less(offered, cpus, f"tasks here may have only {memory_mb} MiB of memory") or limits,
+        limits="; ".join(filter(None, (fewer, found.hidden))),
         memory_mb=memory_mb,
         labels=dict(node.labels),
         # By key and in the one form of each: the order in a file means nothing.

@@ -7,7 +7,7 @@ Source: RFC 3986, 3.2.2, for the brackets.
 
 import re
 from collections.abc import Iterable
-from ipaddress import IPv6Address
+from ipaddress import IPv4Address, IPv6Address
 from typing import Final
 
 _HOST_PORT: Final = re.compile(r"(?:\[([^\]]+)\]|([^\s:/\[\],@]{1,253})):([0-9]{1,5})", re.ASCII)
@@ -29,7 +29,20 @@ def is_machine(text: str) -> bool:
 
 def _is_address(text: str) -> bool:
     parts = _HOST_PORT.fullmatch(text)
-    return parts is not None and 0 < int(parts[3]) <= 65_535 and (parts[1] is None or _is_ipv6(parts[1]))
+    return (
+        parts is not None and 0 < int(parts[3]) <= 65_535 and (_is_ipv6(parts[1]) if parts[1] else _is_host(parts[2]))
+    )
+
+
+def _is_host(text: str) -> bool:
+    """Whether it is a name or an IPv4 address; what has digits and dots alone is no name (RFC 3696, 2)."""
+    labels = text.rstrip(".").split(".")
+    if labels[-1].isdigit():
+        try:
+            return bool(IPv4Address(text))
+        except ValueError:
+            return False
+    return not any(label.startswith("-") or label.endswith("-") for label in labels)
 
 
 def _is_ipv6(text: str) -> bool:

@@ -13,6 +13,8 @@ from stoker.brain.domain.access import Role
 from stoker.brain.domain.job import EndCause, TaskEnd
 from stoker.brain.domain.report import TaskFinished
 from stoker.brain.domain.sight import Sight
+from stoker.live.settings.control import ControlSettings
+from stoker.live.settings.policy import PolicySettings
 from stoker.wire.endpoints import API_PREFIX
 from tests.api.http.people import People, Person, heard_by, people_in
 from tests.api.http.plane import Agent
@@ -86,7 +88,8 @@ class Scene:
 
 @asynccontextmanager
 async def scene_in(folder: Path, tenant: str = "red", *, shared: bool = False) -> AsyncIterator[Scene]:
-    async with people_in(folder) as people:
+    # A job of the scene waits for its next try, and mustn't begin it while a busy machine is still asking.
+    async with people_in(folder, ControlSettings(policy=PolicySettings(backoff_first_s=60))) as people:
         scene = Scene(people, tenant, shared=shared)
         await scene.settle()
         yield scene

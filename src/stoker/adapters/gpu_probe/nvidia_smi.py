@@ -22,6 +22,7 @@ from stoker.adapters.gpu_probe.nvidia_smi_text import (
     parse_query,
     parse_visible,
 )
+from stoker.brain.domain.units import counted
 from stoker.ports import GpuFault, ProbedGpu, ProbeResult
 
 TIMEOUT_S: Final = 10.0
@@ -30,6 +31,9 @@ _WHOLE: Final = (0, 14)
 _NONE_FOUND: Final = "no devices were found"
 _Gpus = tuple[ProbedGpu, ...]
 _Faults = tuple[GpuFault, ...]
+_VARIABLES: Final = ("NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
+_SHOWN_MAX: Final = 80
+"""Letters of a variable that a note repeats."""
 
 
 class SmiMissing(OSError):
@@ -56,7 +60,13 @@ class SmiProbe:
                 raise OSError(f"{self._binary} failed (exit {said.status}): {told or 'it said nothing'}")
         gpus, faults = self._ours(reading.gpus, reading.faults or self._cut_short(reading.gpus, said.status))
         whole, cut = self._without_mig(gpus)
-        return ProbeResult(gpus=whole, faults=faults + cut)
+        hidden = "" if gpus or not reading.gpus else self._hidden(len(reading.gpus))
+        return ProbeResult(gpus=whole, faults=faults + cut, hidden=hidden)
+
+    def _hidden(self, count: int) -> str:
+        """Say which variables of the agent's environment keep every GPU from it."""
+        given = [f"{name}={self._environ[name][:_SHOWN_MAX]!r}" for name in _VARIABLES if name in self._environ]
+        return f"{' and '.join(given)} in the agent's environment: of {counted(count, 'GPU')} there none is offered"
 
     def _cut_short(self, gpus: _Gpus, status: int) -> _Faults:
         """Return the fault of a list that may lack GPUs, since the program that printed it failed (S6)."""
@@ -69,7 +79,7 @@ class SmiProbe:
 
     def _ours(self, gpus: _Gpus, faults: _Faults) -> tuple[_Gpus, _Faults]:
         """Leave out what the environment keeps from this process."""
-        for variable in ("NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES"):
+        for variable in _VARIABLES:
             words = parse_visible(self._environ.get(variable))
             if words is None or (variable.startswith("NVIDIA") and len(gpus) <= len(words)):
                 continue  # the container runtime has hidden the others already, and numbered ours anew

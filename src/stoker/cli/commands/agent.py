@@ -27,7 +27,7 @@ def agent(ctx: click.Context, /, path: Path | None, flags: dict[str, object], **
     Examples:
       stoker agent join control.example.org:9090 --token T
       stoker agent -c agent.yaml
-      stoker agent -c agent.yaml --prolog /etc/stoker/prolog --epilog /etc/stoker/epilog
+      stoker agent -c agent.yaml --prolog /etc/stoker/prolog
     """
     if ctx.invoked_subcommand is not None:
         return

@@ -128,7 +128,8 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     fault: str = ""
     """What keeps it from starting and ending jobs, in words. Until that is over it gets no new work. Empty: nothing."""
     limits: str = ""
-    """Why it offers fewer CPUs than it has, in words: too few open files or processes. Empty: it doesn't."""
+    """Why it offers fewer CPUs or GPUs than it has, in words: too few open files or processes, or GPUs that its agent's
+    environment hides. Empty: it doesn't."""
     gpu_fault: str = ""
     """Why not every GPU of it could be read, in the driver's words; its agent looks again. Empty: all could."""
     simulated: bool
