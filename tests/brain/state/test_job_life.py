@@ -3,7 +3,7 @@
 import pytest
 
 from stoker.brain.domain.array import JobRef
-from stoker.brain.domain.ids import CONTROL, JobId
+from stoker.brain.domain.ids import JobId
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.job import EndCause, StopCause, TaskEnd
 from stoker.brain.domain.lifecycle import FINAL, JobState, Outcome
@@ -12,7 +12,7 @@ from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.reason import ReasonCode, describe, hint_for
 from stoker.brain.domain.units import NEVER, Instant
 from stoker.brain.state.attempt_outcome import FINAL_STATES, backoff_ms, end_tasks
-from stoker.brain.state.commands import Cancel, NodeResponded, NodeSilent, ReportEnding, WithholdStart
+from stoker.brain.state.commands import Cancel, NodeResponded, NodeSilent, ReportEnding
 from stoker.brain.state.events.job import AttemptStopping, JobFinished
 from tests.brain.state.story import ANNA, Story, inventory, settle_all, spec
 
@@ -164,20 +164,6 @@ def test_a_job_that_forbids_requeues_starts_again_only_where_no_part_of_it_ran()
     assert after(0, (0, refused), (1, stopped)) is JobState.NODE_FAILED
     assert after(0, (0, refused), (1, refused)) is JobState.PENDING
     assert after(20_003, (0, gone)) is JobState.NODE_FAILED, "it may have run"
-
-
-def test_only_a_start_that_has_not_been_confirmed_is_withheld() -> None:
-    story = Story()
-    story.node("n1")
-    job = story.submit()
-    story.place(job, ("n1", 0))
-    withheld = WithholdStart(by=CONTROL, key=TaskKey(job, 1, 0), error="its secret is gone")
-    story.do(withheld)
-    assert story.job(job).state is JobState.PENDING
-    runs = story.submit()
-    story.run(runs, ("n1", 0))
-    story.do(WithholdStart(by=CONTROL, key=TaskKey(runs, 1, 0), error="its secret is gone"))
-    assert story.job(runs).state is JobState.RUNNING
 
 
 def test_requeues_are_bounded_and_then_the_job_ends_node_failed() -> None:

@@ -2,7 +2,9 @@
 
 import pytest
 
-from stoker.brain.domain.ids import Position, Principal, TenantName
+from stoker.brain.domain.ids import CONTROL, Position, Principal, TenantName
+from stoker.brain.domain.instruction import TaskKey
+from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.secret import (
     SECRETS_BYTES_MAX,
     SECRETS_MAX,
@@ -19,7 +21,7 @@ from stoker.brain.domain.units import Instant
 from stoker.brain.state.apply.dispatch import apply
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.codec import decode_fact, load_snapshot, snapshot_chunks
-from stoker.brain.state.commands import DeleteSecret, DeleteTenant, PutTenant, SetSecret
+from stoker.brain.state.commands import DeleteSecret, DeleteTenant, PutTenant, SetSecret, WithholdStart
 from stoker.brain.state.events.secret import SecretDeleted, SecretSet
 from stoker.brain.state.events.tenant import TenantDeleted
 from tests.brain.state.story import ANNA, Story
@@ -166,3 +168,17 @@ def test_readers_of_events_see_no_encrypted_value_either() -> None:
     assert SecretSet.row.public is not None
     shown = SecretSet.row.public(event).secret
     assert (shown.sealed.text, shown.sealed.key, shown.size) == ("", "", 0)
+
+
+def test_only_a_start_that_has_not_been_confirmed_is_withheld() -> None:
+    story = Story()
+    story.node("n1")
+    job = story.submit()
+    story.place(job, ("n1", 0))
+    withheld = WithholdStart(by=CONTROL, key=TaskKey(job, 1, 0), error="its secret is gone")
+    story.do(withheld)
+    assert story.job(job).state is JobState.PENDING
+    runs = story.submit()
+    story.run(runs, ("n1", 0))
+    story.do(WithholdStart(by=CONTROL, key=TaskKey(runs, 1, 0), error="its secret is gone"))
+    assert story.job(runs).state is JobState.RUNNING
