@@ -77,6 +77,11 @@ CASES: dict[type, tuple[Command, Command, str]] = {
         told_to.SignalJob(by=ANNA, target=UNKNOWN, signal=10),
         "job_unknown",
     ),
+    told_to.ForwardPort: (
+        told_to.ForwardPort(by=ANNA, target=RUNS, rank=0, port=8888),
+        told_to.ForwardPort(by=ANNA, target=RUNS, rank=1, port=8888),
+        "attempt_unknown",
+    ),
     told_to.DrainNode: (
         told_to.DrainNode(by=ANNA, node=N1, reason="fans"),
         told_to.DrainNode(by=ANNA, node=NOWHERE, reason="fans"),

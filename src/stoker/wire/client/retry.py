@@ -225,7 +225,7 @@ class RequestRetry:
 
     def lost(self, server: SplitResult, fault: http.AnswerLost) -> None:
         """Raises: StokerError `no_answer` where it may not be sent again."""
-        refusal = _no_answer(server, self._request, fault)
+        refusal = no_answer(server, self._request, fault)
         if not self._request.repeatable:
             raise StokerError(refusal) from fault
         self._failed(server, str(fault))
@@ -331,7 +331,7 @@ class RequestRetry:
         if of_active:
             return of_active[-1]
         told = "; ".join(f"{server_label(server)}: {_text(said)}" for server, said in self._said.items())
-        return _none_active(told, refusals, self._servers) if refusals else _no_server(told, len(self._said))
+        return _none_active(told, refusals, self._servers) if refusals else no_server(told, len(self._said))
 
 
 class RequestSender:
@@ -430,13 +430,13 @@ def _text(said: Refusal | str) -> str:
     return f"{said.message} ({why})" if why else said.message
 
 
-def _no_answer(server: SplitResult, request: http.Request, fault: Exception) -> Refusal:
+def no_answer(server: SplitResult, request: http.Request, fault: Exception) -> Refusal:
     asked, hint = server_label(server), "it may have been carried out: look with `stoker list` before you repeat it"
     message = f"{asked} took the request {request.method} {request.target} and gave no answer: {fault}"
     return refuse("no_answer", message, hint, server=asked)
 
 
-def _no_server(told: str, tried: int) -> Refusal:
+def no_server(told: str, tried: int) -> Refusal:
     hint = "start one with `stoker up`, or name another with --server or STOKER_SERVER"
     if http.CLOSED in told:
         hint = "if one runs there, name its port of REST (`http.port`, 8080), not that of gRPC (9090)"

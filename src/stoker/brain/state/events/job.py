@@ -254,6 +254,20 @@ class JobSignalled(_AboutAttempt, frozen=True, kw_only=True, tag="job_signalled"
     signal: int
 
 
+class JobForwarded(_AboutAttempt, frozen=True, kw_only=True, tag="job_forwarded"):
+    """A person was let through to a port of a task. Said once an hour of each person, task and port."""
+
+    row: ClassVar["Row[JobForwarded]"] = Row(
+        wakes=False,
+        audience=Audience.JOB,
+        log=None,
+        audit=lambda event: JobNote("forward", event.job, f"port {event.port} of rank {event.rank}"),
+    )
+
+    rank: int
+    port: int
+
+
 class MemberMade(msgspec.Struct, frozen=True, kw_only=True, tag="member_made"):
     """A member of an array became a record of its own."""
 
@@ -353,6 +367,7 @@ JobEvent = (
     | DependenciesMet
     | JobReturned
     | JobSignalled
+    | JobForwarded
     | MemberMade
     | MembersCancelled
     | SubmitKeyed
