@@ -36,6 +36,7 @@ from stoker.brain.domain.report import (
     Report,
     Started,
     TaskFinished,
+    TunnelFrame,
 )
 from stoker.brain.domain.units import Instant
 from tests.agent.twin_runner import TwinRunner
@@ -68,6 +69,7 @@ class TwinSession:
         self.broken = asyncio.Event()
         self.down: asyncio.Queue[Instruction | BeatAnswered] = asyncio.Queue()
         self.wanted: asyncio.Queue[LogRequest] = asyncio.Queue()
+        self.tunnels: asyncio.Queue[TunnelFrame] = asyncio.Queue()
 
     def _check(self) -> None:
         if self.broken.is_set():
@@ -112,6 +114,14 @@ class TwinSession:
         self._check()
         self.control.chunks.append(chunk)
 
+    async def tunnel_frames(self) -> AsyncGenerator[TunnelFrame, None]:
+        while True:
+            yield await self._next(self.tunnels)
+
+    async def send_frame(self, frame: TunnelFrame) -> None:
+        self._check()
+        self.control.frames.append(frame)
+
     async def close(self) -> None:
         self.broken.set()
 
@@ -138,6 +148,7 @@ class TwinControl:
         self.tries_at: list[float] = []
         self.finished: list[TaskFinished] = []
         self.chunks: list[LogChunk] = []
+        self.frames: list[TunnelFrame] = []
 
     async def connect(self, registration: Registration) -> TwinSession:
         self.tries_at.append(asyncio.get_running_loop().time())

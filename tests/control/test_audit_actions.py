@@ -84,6 +84,11 @@ CASES: dict[type, tuple[Command, Command, str]] = {
         told_to.UpdateJob(by=ANNA, target=ENDED, changes=JobChanges(comment="mine")),
         "job_ended",
     ),
+    told_to.ForwardPort: (
+        told_to.ForwardPort(by=ANNA, target=RUNS, rank=0, port=8888),
+        told_to.ForwardPort(by=ANNA, target=RUNS, rank=1, port=8888),
+        "attempt_unknown",
+    ),
     told_to.DrainNode: (
         told_to.DrainNode(by=ANNA, node=N1, reason="fans"),
         told_to.DrainNode(by=ANNA, node=NOWHERE, reason="fans"),

@@ -13,7 +13,16 @@ from stoker.agent.ports import BeatAnswered, LinkDown, LinkRefused, LinkSession,
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import Epoch, NodeName
 from stoker.brain.domain.instruction import Instruction
-from stoker.brain.domain.report import LogChunk, LogRequest, Registration, Report, TaskFinished, TaskInventory
+from stoker.brain.domain.report import (
+    FrameKind,
+    LogChunk,
+    LogRequest,
+    Registration,
+    Report,
+    TaskFinished,
+    TaskInventory,
+    TunnelFrame,
+)
 from stoker.live.sessions import AgentStream, RegistrationReply
 from stoker.live.streams import BeatAnswer, Message
 from tests.rig.gate import Gate
@@ -246,6 +255,14 @@ class SimSession:
         await self._gate.passed()
         self._check()
         self.served.sessions.opened(self._welcome.session).log.answer(chunk)
+
+    async def tunnel_frames(self) -> AsyncGenerator[TunnelFrame, None]:
+        """Nobody opens one: agents of the rig have no Dialer."""
+        await asyncio.Event().wait()
+        yield TunnelFrame(tunnel=0, what=FrameKind.END)
+
+    async def send_frame(self, frame: TunnelFrame) -> None:
+        self._check()
 
     async def close(self) -> None:
         self.break_now("closed by the agent")

@@ -14,6 +14,7 @@ from stoker.brain.domain.job import EndCause, StopCause, TaskEnd, TextEncoding
 from stoker.brain.domain.node import NODE_NAME, Inventory
 from stoker.brain.domain.report import (
     Beat,
+    FrameKind,
     LogChunk,
     LogRequest,
     Registration,
@@ -23,6 +24,7 @@ from stoker.brain.domain.report import (
     TaskInventory,
     TaskPhase,
     TaskStatus,
+    TunnelFrame,
 )
 from stoker.brain.domain.units import Instant
 from stoker.wire import agent_codec as codec
@@ -155,6 +157,27 @@ def test_log_messages_survive_the_wire(request: LogRequest, chunk: LogChunk) -> 
     assert codec.decode_log_request(pb.LogRequest.FromString(sent)) == request
     answered = codec.encode_log_chunk(chunk).SerializeToString()
     assert codec.decode_log_chunk(pb.LogChunk.FromString(answered)) == chunk
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        TunnelFrame(tunnel=1, what=FrameKind.OPEN, key=TaskKey(JobId(7), 2, 1), port=8888, kind="tcp"),
+        TunnelFrame(tunnel=2, what=FrameKind.OPENED),
+        TunnelFrame(tunnel=3, what=FrameKind.DATA, data=b"\0\xff"),
+        TunnelFrame(tunnel=4, what=FrameKind.CREDIT, credit=1 << 20),
+        TunnelFrame(tunnel=5, what=FrameKind.END),
+        TunnelFrame(tunnel=6, what=FrameKind.BROKEN, error="why"),
+    ],
+    ids=lambda frame: frame.what,
+)
+def test_a_frame_of_a_tunnel_survives_the_wire(frame: TunnelFrame) -> None:
+    sent = codec.encode_frame(frame).SerializeToString()
+    assert codec.decode_frame(pb.TunnelFrame.FromString(sent)) == frame
+
+
+def test_a_frame_that_a_newer_neighbour_invented_is_skipped() -> None:
+    assert codec.decode_frame(pb.TunnelFrame(tunnel=1)) is None
 
 
 def test_an_agent_of_an_older_version_says_nothing_of_latin_1_and_so_reads_none() -> None:

@@ -41,6 +41,7 @@ from stoker.agent.outgoing import HeartbeatAcks, Stream, first_failure
 from stoker.agent.ports import (
     AgentPorts,
     BeatAnswered,
+    Dialer,
     LeasesUnkept,
     LinkDown,
     LinkRefused,
@@ -57,6 +58,7 @@ from stoker.agent.ports import (
     TaskOver,
     TaskRunning,
 )
+from stoker.agent.tunnels import NodeTunnels
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.node import Inventory
 from stoker.brain.domain.report import Registration
@@ -348,6 +350,7 @@ class Daemon:
             self._beat(stream),
             self._obey(session),
             LogReads(session, self._ports.runner, self._ports.clock).serve(),
+            *([self._tunnels(session, self._ports.dialer)] if self._ports.dialer is not None else ()),
         )
         try:
             why = await first_failure([asyncio.ensure_future(duty) for duty in duties])
@@ -357,6 +360,13 @@ class Daemon:
             self._down.set()
         self._ports.telemetry.warn("agent_disconnected", error=str(why))
         return stream.was_cut
+
+    async def _tunnels(self, session: LinkSession, dialer: Dialer) -> None:
+        """Raises: LinkDown."""
+        try:
+            await NodeTunnels(session, dialer).serve()
+        except* LinkDown as faults:
+            raise LinkDown(str(faults.exceptions[0])) from None
 
     async def _beat(self, stream: Stream) -> None:
         """Send beats (A7). Raises: LinkDown when they stay unanswered (A15)."""

@@ -24,7 +24,7 @@ from stoker.agent.ports import BeatAnswered, LinkDown, LinkRefused, LinkSession,
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import Epoch, NodeName
 from stoker.brain.domain.instruction import Instruction
-from stoker.brain.domain.report import LogChunk, LogRequest, Registration, Report, TaskFinished
+from stoker.brain.domain.report import LogChunk, LogRequest, Registration, Report, TaskFinished, TunnelFrame
 from stoker.brain.domain.units import Instant
 from stoker.wire import agent_codec as codec
 from stoker.wire.gen import agent_pb2 as pb
@@ -53,6 +53,7 @@ _REFUSALS: Final = frozenset(
         grpc.StatusCode.UNIMPLEMENTED,
     }
 )
+_UNKNOWN_CALL: Final = grpc.StatusCode.UNIMPLEMENTED
 _CODE_KEY: Final = "stoker-code"
 _NOT_ACTIVE: Final = "not_active"
 _MAKE: Final = "`stoker token create --role agent` on the control plane's machine prints one, and no restart is needed"
@@ -250,6 +251,7 @@ class _Session:
         self._metadata = metadata
         self._heartbeat = stub.Heartbeat(metadata=metadata)
         self._logs = stub.Logs(metadata=metadata)
+        self._tunnels = stub.Tunnels(metadata=metadata)
         self._closed = False
         self.on_good: Callable[[str], None] | None = None
         """Told once of the address, when something comes down the stream."""
@@ -287,10 +289,27 @@ class _Session:
         message = codec.encode_log_chunk(chunk)
         await self._call(lambda: self._logs.write(message))
 
+    async def tunnel_frames(self) -> AsyncGenerator[TunnelFrame, None]:
+        while True:
+            try:
+                message = await self._read(self._tunnels.read, pb.TunnelFrame)
+            except LinkDown as fault:
+                if isinstance(fault.__cause__, aio.AioRpcError) and fault.__cause__.code() is _UNKNOWN_CALL:
+                    await asyncio.Event().wait()  # a control plane of an older version: it opens none
+                raise
+            frame = self._understood(codec.decode_frame, message)
+            if frame is not None:
+                yield frame
+
+    async def send_frame(self, frame: TunnelFrame) -> None:
+        message = codec.encode_frame(frame)
+        await self._call(lambda: self._tunnels.write(message))
+
     async def close(self) -> None:
         self._closed = True
         self._heartbeat.cancel()
         self._logs.cancel()
+        self._tunnels.cancel()
         await self._channel.close()
 
     async def _read(self, read: Callable[[], Awaitable[object]], kind: type[_T]) -> _T:

@@ -41,6 +41,7 @@ from stoker.agent.runner.process.kernel import give_back_memory
 from stoker.agent.runner.process.procfs import threads_of
 from stoker.agent.runner_socket import RunnerSocket
 from stoker.agent.settings import AgentSettings, job_limits
+from stoker.agent.task_ports import TaskPorts
 from stoker.agent.token_file import read_token
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.ids import NodeName
@@ -210,6 +211,7 @@ async def _serve(
         telemetry=telemetry,
         folders=folders,
         fence=fence,
+        dialer=TaskPorts(asyncio.to_thread),
     )
     registration = describe(settings, name, uid, found, __version__)
     daemon = Daemon(registration, ports, node_env=account_variables(), rules=_rules(settings))

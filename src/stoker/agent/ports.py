@@ -4,6 +4,7 @@
 pass the same contract tests.
 """
 
+import asyncio
 from collections.abc import AsyncGenerator, Iterable
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -13,7 +14,7 @@ import msgspec
 from stoker.brain.domain.ids import Epoch, JobId
 from stoker.brain.domain.instruction import Instruction, Start, TaskKey
 from stoker.brain.domain.job import TaskEnd
-from stoker.brain.domain.report import LogChunk, LogRequest, Registration, Report, TaskFinished, TaskStatus
+from stoker.brain.domain.report import LogChunk, LogRequest, Registration, Report, TaskFinished, TaskStatus, TunnelFrame
 from stoker.brain.domain.units import Instant, Mono
 from stoker.ports import Clock, Entropy, Telemetry
 
@@ -66,6 +67,12 @@ class LinkSession(Protocol):
     def log_requests(self) -> AsyncGenerator[LogRequest, None]: ...
 
     async def send_log(self, chunk: LogChunk) -> None: ...
+
+    def tunnel_frames(self) -> AsyncGenerator[TunnelFrame, None]:
+        """Yield frames of tunnels. Nothing comes from a control plane that knows no tunnels."""
+        ...
+
+    async def send_frame(self, frame: TunnelFrame) -> None: ...
 
     async def close(self) -> None: ...
 
@@ -355,6 +362,14 @@ class Runner(Protocol):
         ...
 
 
+class Dialer(Protocol):
+    """Way to ports on which tasks of this node listen."""
+
+    async def dial(self, key: TaskKey, port: int) -> "tuple[asyncio.StreamReader, asyncio.StreamWriter]":
+        """Connect to a port on which this very task listens. Raises: OSError, whose text is for people."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentPorts:
     """Ports that the daemon works with."""
@@ -366,3 +381,5 @@ class AgentPorts:
     telemetry: Telemetry
     folders: Folders = field(default_factory=NoFolders)
     fence: Fence = field(default_factory=NoFence)
+    dialer: Dialer | None = None
+    """None = nobody is let through to the ports of tasks."""

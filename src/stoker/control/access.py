@@ -219,6 +219,17 @@ def check_change(state: ClusterState, caller: Caller, job: Job) -> None:
     check_read(state, caller, job, Sight.FULL)
 
 
+def check_owner(state: ClusterState, caller: Caller, job: Job) -> None:
+    """Refuse a caller that is neither the job's owner nor an admin, leads too. Raises: `not_allowed`."""
+    check_change(state, caller, job)
+    if caller.role is not Role.ADMIN and caller.account != job.account:
+        raise not_allowed(
+            f"job {job.label} is of {job.account}, and only its owner is let through to its ports; your token is of "
+            f"{caller.account}, with the role {caller.role}",
+            f"ask {job.account}, or an admin",
+        )
+
+
 def owned(state: ClusterState, caller: Caller, spec: JobSpec) -> JobSpec:
     """Return the job that this caller submits by `spec`: under an account and in a tenant of the caller.
 

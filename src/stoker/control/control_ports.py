@@ -5,6 +5,7 @@ without it nothing reads output, and REST answers `not_supported_here`.
 """
 
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
@@ -17,6 +18,7 @@ from stoker.brain.domain.report import LogChunk
 from stoker.brain.domain.secret import SealedValue
 from stoker.brain.domain.units import Mono
 from stoker.ports import Clock, Entropy, Telemetry
+from stoker.wire.tunnel import TunnelEnd
 
 
 class SecretVault(Protocol):
@@ -95,6 +97,17 @@ class JobOutput(Protocol):
         ...
 
 
+class TaskTunnels(Protocol):
+    """Connections to ports on which tasks listen, on their nodes."""
+
+    def tunnel(self, place: LogPlace, port: int) -> AbstractAsyncContextManager[TunnelEnd]:
+        """Have a connection to a port on which a task listens, from entry to exit.
+
+        Raises: StokerError `node_unreachable`, `forward_unavailable`, `too_many_forwards` or `port_not_listening`.
+        """
+        ...
+
+
 class NodeReports(Protocol):
     """Reports of nodes on their tasks, for the audit of the ledger."""
 
@@ -114,7 +127,7 @@ class Duty(NamedTuple):
     run: Callable[[], Coroutine[None, None, None]]
 
 
-class Nodes(JobOutput, NodeReports, Protocol):
+class Nodes(JobOutput, TaskTunnels, NodeReports, Protocol):
     """The nodes of a runtime that instructs them itself."""
 
     def begin(self) -> None:

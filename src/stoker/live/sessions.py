@@ -23,7 +23,7 @@ Limits: INSTRUCTIONS_MAX messages wait for a slow agent, LOG_REQUESTS_MAX reads 
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from typing import Final, assert_never
 
 import msgspec
@@ -59,8 +59,12 @@ from stoker.control.feed import Entry
 from stoker.live.liveness import Liveness
 from stoker.live.outbox import InstructionStream, Outbox
 from stoker.live.settings.control import ControlSettings
-from stoker.live.streams import LOG_REQUESTS_MAX, LogChannel, Message, Outgoing
+from stoker.live.streams import LOG_REQUESTS_MAX, LogChannel, Message, Outgoing, TunnelChannel
+from stoker.wire.tunnel import TCP, TunnelBroken, TunnelEnd
 
+NODE_TUNNELS_MAX: Final = 128
+"""Half of what an agent takes, since those of an older stream may not be gone yet."""
+OPEN_TIMEOUT_S: Final = 15.0
 LOG_TIMEOUT_S: Final = 10.0
 """An agent reads output from a local file: far longer than that takes, shorter than a person's patience."""
 LOG_LIMIT_MAX: Final = 1 << 20
@@ -86,6 +90,7 @@ class AgentStream:
         self.session = session
         self.token = token
         self.log = LogChannel(LOG_REQUESTS_MAX)
+        self.tunnels = TunnelChannel()
         self.private = False
         """Nobody between reads it."""
         self._owner = owner
@@ -131,6 +136,7 @@ class AgentStream:
         """End both streams of this session. Nothing of the node's work is touched, and silence is only counted."""
         self._outgoing.close(why)
         self.log.close()
+        self.tunnels.close()
         if self._instructions is not None:
             self._owner.outbox.close(self._instructions)
 
@@ -269,6 +275,35 @@ class Sessions:
         if chunk.error:
             raise StokerError(_log_unavailable(node, key, chunk.error))
         return chunk
+
+    @asynccontextmanager
+    async def tunnel(self, place: LogPlace, port: int) -> AsyncIterator[TunnelEnd]:
+        """Have a connection to a port on which a task listens, from entry to exit.
+
+        Raises: StokerError `node_unreachable`, `forward_unavailable`, `too_many_forwards` or `port_not_listening`.
+        """
+        node, key = place
+        stream = self._by_node.get(node)
+        if stream is None or not stream.attached:
+            raise StokerError(_unreachable(node, "it has no open stream"))
+        if not stream.tunnels.attached:
+            message = f"the agent of {node} lets nobody through to ports of its tasks"
+            hint = "it is of an older version: upgrade it; what runs there goes on"
+            raise StokerError(refuse("forward_unavailable", message, hint, node=node))
+        if stream.tunnels.count >= NODE_TUNNELS_MAX:
+            message = f"{NODE_TUNNELS_MAX} connections to tasks of {node} are open already"
+            hint = "close some, or try again later"
+            raise StokerError(refuse("too_many_forwards", message, hint, forwards_max=NODE_TUNNELS_MAX))
+        with stream.tunnels.opening(key, port, TCP) as tunnel:
+            try:
+                async with asyncio.timeout(OPEN_TIMEOUT_S):
+                    await tunnel.until_open()
+            except TimeoutError:
+                raise StokerError(_unreachable(node, f"it didn't connect within {OPEN_TIMEOUT_S:.0f} s")) from None
+            except TunnelBroken as fault:
+                hint = "start the server in the job, on 127.0.0.1 or all addresses, and connect once more"
+                raise StokerError(refuse("port_not_listening", str(fault), hint, node=node, port=port)) from None
+            yield tunnel
 
     def close(self) -> None:
         """End every stream: this control plane stops. Agents keep their jobs running and come back."""

@@ -14,7 +14,8 @@ import msgspec
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.brain.domain.ids import Epoch
 from stoker.brain.domain.instruction import Instruction, TaskKey
-from stoker.brain.domain.report import LogChunk, LogRequest
+from stoker.brain.domain.report import FrameKind, LogChunk, LogRequest, TunnelFrame
+from stoker.wire.tunnel import TunnelEnd
 
 INSTRUCTIONS_MAX: Final = 4_096
 """Several passes' worth for one node; an agent this far behind is better compared anew."""
@@ -169,3 +170,50 @@ class LogChannel:
             yield
         finally:
             self._asked[waits] -= 1
+
+
+class TunnelChannel:
+    """Tunnels to ports of the tasks of one node: many on one stream, each with credits (`wire/tunnel.py`)."""
+
+    def __init__(self) -> None:
+        self._open: dict[int, TunnelEnd] = {}
+        self._frames: asyncio.Queue[TunnelFrame | None] = asyncio.Queue()
+        # Bounded by the windows of TUNNELS_MAX tunnels.
+        self._next = 1
+        self.attached = False
+        """Whether the agent has opened the stream."""
+
+    @property
+    def count(self) -> int:
+        """Tunnels that are open."""
+        return len(self._open)
+
+    @contextmanager
+    def opening(self, key: TaskKey, port: int, kind: str) -> Iterator[TunnelEnd]:
+        """Have a tunnel from entry to exit, to which the agent answers first (`until_open`)."""
+        tunnel = TunnelEnd(self._next, self._frames.put_nowait)
+        self._next += 1
+        self._open[tunnel.number] = tunnel
+        self._frames.put_nowait(TunnelFrame(tunnel=tunnel.number, what=FrameKind.OPEN, key=key, port=port, kind=kind))
+        try:
+            yield tunnel
+        finally:
+            tunnel.break_off("the other side has left")
+            del self._open[tunnel.number]
+
+    def take(self, frame: TunnelFrame) -> None:
+        """Take a frame of the agent; one of a tunnel that is over is dropped."""
+        tunnel = self._open.get(frame.tunnel)
+        if tunnel is not None:
+            tunnel.take(frame)
+
+    def close(self) -> None:
+        self.attached = False
+        for tunnel in self._open.values():
+            tunnel.lose("the stream of its node ended")
+        self._frames.put_nowait(None)
+
+    async def frames(self) -> AsyncIterator[TunnelFrame]:
+        """Yield what goes to the agent, until the stream ends."""
+        while (frame := await self._frames.get()) is not None:
+            yield frame

@@ -19,6 +19,7 @@ from stoker.brain.domain.job import EndCause, StopCause, TaskEnd, TextEncoding
 from stoker.brain.domain.node import NODE_NAME, Inventory
 from stoker.brain.domain.report import (
     Beat,
+    FrameKind,
     LogChunk,
     LogRequest,
     Registration,
@@ -28,6 +29,7 @@ from stoker.brain.domain.report import (
     TaskInventory,
     TaskPhase,
     TaskStatus,
+    TunnelFrame,
 )
 from stoker.wire.gen import agent_pb2 as pb
 
@@ -200,6 +202,41 @@ def encode_log_chunk(chunk: LogChunk) -> pb.LogChunk:
 
 def decode_log_chunk(wire: pb.LogChunk) -> LogChunk:
     return _decoded(LogChunk, wire, "offset", "size")
+
+
+def encode_frame(frame: TunnelFrame) -> pb.TunnelFrame:
+    match frame.what:
+        case FrameKind.OPEN:
+            assert frame.key is not None, f"no task: {frame}"
+            wire = pb.TunnelOpen(key=pb.TaskKey(**_fields(frame.key)), port=frame.port, kind=frame.kind)
+            return pb.TunnelFrame(tunnel=frame.tunnel, open=wire)
+        case FrameKind.OPENED:
+            return pb.TunnelFrame(tunnel=frame.tunnel, opened=True)
+        case FrameKind.DATA:
+            return pb.TunnelFrame(tunnel=frame.tunnel, data=frame.data)
+        case FrameKind.CREDIT:
+            return pb.TunnelFrame(tunnel=frame.tunnel, credit=frame.credit)
+        case FrameKind.END:
+            return pb.TunnelFrame(tunnel=frame.tunnel, end=True)
+        case FrameKind.BROKEN:
+            return pb.TunnelFrame(tunnel=frame.tunnel, broken=_for_people(frame.error))
+        case _:
+            assert_never(frame.what)
+
+
+def decode_frame(wire: pb.TunnelFrame) -> TunnelFrame | None:
+    """None = a frame of a kind that is not known here. Raises: Malformed."""
+    what = wire.WhichOneof("what")
+    if what is None:
+        return None
+    fields: dict[str, Any] = {"tunnel": wire.tunnel, "what": FrameKind(what)}
+    if what == "open":
+        fields |= {"key": _decode_key(wire.open.key), "port": wire.open.port, "kind": wire.open.kind}
+    elif what in ("data", "credit"):
+        fields[what] = getattr(wire, what)
+    elif what == "broken":
+        fields["error"] = wire.broken
+    return TunnelFrame(**fields)
 
 
 # --- parts ------------------------------------------------------------------------------------------------------

@@ -194,6 +194,13 @@ LOGS: Final = Endpoint(
     "GET", "/api/v1/jobs/{job_id}/logs", lambda: bytes, query=lambda: rest.log.LogQuery, media_type="text/plain"
 )
 
+FORWARD: Final = Endpoint(
+    *("POST", "/api/v1/jobs/{job_id}/forward", lambda: bytes),
+    query=lambda: rest.forward.ForwardQuery,
+    media_type="application/octet-stream",
+    repeatable=False,
+)
+
 # -- jobs in the dgpu dialect ------------------------------------------------------------------------------------------
 
 SUBMIT_TASK: Final = Endpoint(

@@ -22,6 +22,7 @@ from stoker.api.http import (
     backup,
     cluster,
     events,
+    forward,
     jobs,
     logs,
     nodes,
@@ -41,7 +42,22 @@ from stoker.control.control_plane import ControlPlane
 from stoker.ports import Telemetry
 from stoker.wire.status import retry_after_s
 
-_NOUNS: Final = (jobs, logs, tasks, nodes, partitions, tenants, tokens, secrets, usage, audit, backup, cluster, events)
+_NOUNS: Final = (
+    jobs,
+    logs,
+    forward,
+    tasks,
+    nodes,
+    partitions,
+    tenants,
+    tokens,
+    secrets,
+    usage,
+    audit,
+    backup,
+    cluster,
+    events,
+)
 
 
 def operations(control: ControlPlane) -> list[Operation]:

@@ -49,6 +49,7 @@ ADDRESSES: Final = 2
 """One address may have so large a part of the connections (N7)."""
 
 _BREAK: Final = "stoker.break"
+_DUPLEX: Final = "stoker.duplex"
 _REFUSAL: Final = "stoker.refusal"
 _BY_SOCKET: Final = "stoker.by_socket"
 Admit = Callable[[socket.socket], Refusal | None]
@@ -71,6 +72,13 @@ def break_off(scope: Scope) -> None:
     if broken is None:
         raise ConnectionAbortedError("the answer can't go on")
     broken()
+
+
+def begin_duplex(scope: Scope) -> None:
+    """Note that the body of this request goes on beside its answer, so that it isn't late however long it takes."""
+    begun: Callable[[], None] | None = scope.get("extensions", {}).get(_DUPLEX)
+    if begun is not None:
+        begun()
 
 
 def check_peer(scope: Scope) -> None:
@@ -172,6 +180,7 @@ class HttpConnection(HttpToolsProtocol):
         self._dropped_bytes = 0
         self._peer: dict[str, object] = {}
         self.address = ""
+        self._duplex = False
         self.instead_of: AcceptedConnection | None = None
         """The same connection before its TLS handshake (N8)."""
 
@@ -216,7 +225,9 @@ class HttpConnection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self.scope["extensions"] = {_BREAK: self.transport.close, **self._peer}  # type: ignore[dict-item]  # ours
+        self._duplex = False
+        ours: dict[str, Any] = {_BREAK: self.transport.close, _DUPLEX: self._begin_duplex, **self._peer}
+        self.scope["extensions"] = ours
         self._weigh()
 
     def on_headers_complete(self) -> None:
@@ -267,9 +278,13 @@ class HttpConnection(HttpToolsProtocol):
         """Is part of a request there?"""
         return self._head_bytes > 0 or not self._in_head
 
+    def _begin_duplex(self) -> None:
+        self._duplex = True
+        self._weigh()
+
     def _weigh(self) -> None:
         """Whose turn is it?"""
-        if _waits_for_us(self.cycle) and not self.flow.write_paused:
+        if (_waits_for_us(self.cycle) or self._duplex) and not self.flow.write_paused:
             self._all.owes_nothing(self)
         else:
             self._all.owes(self)

@@ -106,6 +106,35 @@ class LogRequest(msgspec.Struct, frozen=True, kw_only=True):
     says that none came. The agent may wait for a shorter time, never for a longer one. 0 = answer at once."""
 
 
+class FrameKind(StrEnum):
+    """Kinds of frames of a tunnel."""
+
+    OPEN = "open"
+    OPENED = "opened"
+    DATA = "data"
+    CREDIT = "credit"
+    END = "end"
+    BROKEN = "broken"
+
+
+class TunnelFrame(msgspec.Struct, frozen=True, kw_only=True):
+    """One frame of one tunnel: a connection to a port of a task, through the agent of its node."""
+
+    tunnel: int
+    what: FrameKind
+    key: TaskKey | None = None
+    """Of OPEN: the task."""
+    port: int = 0
+    """Of OPEN."""
+    kind: str = ""
+    """Of OPEN: what it is a tunnel to."""
+    data: bytes = b""
+    credit: int = 0
+    """Of CREDIT: bytes that may be sent beside those before."""
+    error: str = ""
+    """Of BROKEN: why, for people."""
+
+
 class LogChunk(msgspec.Struct, frozen=True, kw_only=True):
     """Answer to a LogRequest: the bytes from `offset` on.
 

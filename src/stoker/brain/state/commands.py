@@ -144,6 +144,15 @@ class UpdateJob(_JobCommand, frozen=True, kw_only=True):
     """Both as in `Submit`, for the dependencies of `changes`."""
 
 
+class ForwardPort(_JobCommand, frozen=True, kw_only=True):
+    """Note that a person is let through to a port of a task of a running job."""
+
+    row: ClassVar["CommandRow[ForwardPort]"] = CommandRow(action="forward")
+
+    rank: int
+    port: int
+
+
 class Register(_Unaudited, frozen=True, kw_only=True):
     """Let a node join with this inventory, or change the inventory it has."""
 
@@ -412,6 +421,7 @@ Sharing = (
 Command = (
     Submit
     | JobOperation
+    | ForwardPort
     | Register
     | CompareInventory
     | ReportStarted

@@ -145,6 +145,33 @@ class AgentService(SchedulerServiceServicer):
             finally:
                 reading.cancel()
 
+    async def Tunnels(
+        self, request_iterator: AsyncIterator[pb.TunnelFrame], context: Context
+    ) -> AsyncIterator[pb.TunnelFrame]:
+        async with refusing(context, _HINT):
+            agent = self._agent(context)
+            stream = self._sessions.opened(_session(context), agent.token)
+            reading = asyncio.create_task(self._read_frames(request_iterator, stream))
+            stream.tunnels.attached = True
+            try:
+                with self._while_good(agent, stream.tunnels.close):
+                    async for frame in stream.tunnels.frames():
+                        yield codec.encode_frame(frame)
+                if not self._access.holds(agent):
+                    raise self._gone(agent, stream.node)
+            finally:
+                stream.tunnels.close()
+                reading.cancel()
+
+    async def _read_frames(self, frames: AsyncIterator[pb.TunnelFrame], stream: AgentStream) -> None:
+        try:
+            async for wire in frames:
+                frame = codec.decode_frame(wire)
+                if frame is not None:
+                    stream.tunnels.take(frame)
+        except codec.Malformed:
+            stream.tunnels.close()
+
     async def _read_chunks(self, chunks: AsyncIterator[pb.LogChunk], stream: AgentStream) -> None:
         try:
             async for wire in chunks:

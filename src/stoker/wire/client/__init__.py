@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from stoker.wire.client.staleness import Notice as Notice
     from stoker.wire.client.staleness import Stale as Stale
     from stoker.wire.client.staleness import Waiting as Waiting
+    from stoker.wire.rest.forward import ForwardQuery as ForwardQuery
     from stoker.wire.rest.job import JobListQuery as JobListQuery
     from stoker.wire.rest.log import LogQuery as LogQuery
     from stoker.wire.rest.secret import SecretBody as SecretBody
@@ -30,6 +31,7 @@ _MODULE_OF = {
     "DEFAULT_SERVER": "stoker.wire.client.servers",
     "AsyncClient": "stoker.wire.client.clients",
     "Client": "stoker.wire.client.clients",
+    "ForwardQuery": "stoker.wire.rest.forward",
     "JobBody": "stoker.wire.rest.submit",
     "JobPatch": "stoker.wire.rest.submit",
     "JobListQuery": "stoker.wire.rest.job",

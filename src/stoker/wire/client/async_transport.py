@@ -17,8 +17,8 @@ from urllib.parse import SplitResult
 from stoker.brain.domain.errors import StokerError
 from stoker.wire.client import http_message as http
 from stoker.wire.client.backoff import sleep_async
-from stoker.wire.client.retry import RequestSender, SendTo, Wait
-from stoker.wire.client.servers import DEFAULT_SERVER
+from stoker.wire.client.retry import RequestSender, SendTo, Wait, no_answer, no_server
+from stoker.wire.client.servers import DEFAULT_SERVER, server_label
 from stoker.wire.client.staleness import Notice, ignore_notice
 from stoker.wire.client.trust import NO_CREDENTIALS, Credentials, ServerProof
 
@@ -100,6 +100,23 @@ class AsyncConnection:
         except OSError as fault:
             raise http.AnswerLost(str(fault) or type(fault).__name__) from fault
 
+    async def begin(self, request: http.Request, token: str) -> "PortConnection":
+        """Send the head of a request with an endless body, and return the connection once it is answered with success.
+
+        Raises: AnswerLost, StokerError.
+        """
+        try:
+            self._writer.write(http.endless_request_bytes(self.server, request, token))
+            await self._writer.drain()
+            head = await drive(http.read_head(), self._read)
+            if head.status != 200:
+                reply = http.Reply(head.status, head.headers, await drive(http.read_body(head), self._read))
+                refusal = http.refusal_in(reply)
+                raise http.bad_answer(reply) if refusal is None else StokerError(refusal)
+        except OSError as fault:
+            raise http.AnswerLost(str(fault) or type(fault).__name__) from fault
+        return PortConnection(self._reader, self._writer)
+
     async def _drained(self) -> None:
         try:
             await self._writer.drain()
@@ -150,6 +167,38 @@ class AsyncTransport(RequestSender):
         Raises: StokerError with the server's refusal, or `no_server`, `no_answer`, `not_active` or `bad_answer`.
         """
         return await drive(self._sending(request), self._carry_out)
+
+    async def connect(self, request: http.Request) -> "PortConnection":
+        """Make a connection of a request whose body and answer go on side by side.
+
+        Raises: StokerError with the server's refusal, or `no_server`, `not_active` or `no_answer`.
+        """
+        refusal = StokerError(no_server("none is named", 0, of_ones_own=self._servers.of_ones_own))
+        for server in self._servers.in_turn:
+            try:
+                return await self._begun(server, request)
+            except http.Unreachable as fault:
+                told = f"{server_label(server)}: {fault}"
+                refusal = StokerError(no_server(told, 1, of_ones_own=self._servers.of_ones_own))
+            except (TimeoutError, http.AnswerLost) as fault:
+                raise StokerError(no_answer(server, request, fault)) from fault
+            except StokerError as fault:
+                if fault.refusal.code != "not_active":
+                    raise
+                refusal = fault
+        raise refusal
+
+    async def _begun(self, server: SplitResult, request: http.Request) -> "PortConnection":
+        """Raises: Unreachable, AnswerLost, TimeoutError, StokerError."""
+        connection = await self._dialled(server, http.CONNECT_S)
+        try:
+            async with asyncio.timeout(self._answer_s):
+                begun = await connection.begin(request, self._proof.token)
+        except BaseException:
+            connection.abort()
+            raise
+        self._servers.prefer(server)
+        return begun
 
     async def run(self, call: Generator[http.Request | Wait, http.Reply | None, Result]) -> Result:
         """Send the requests of a call and make its pauses, to its end. Raises: StokerError as `send`."""
@@ -270,3 +319,37 @@ async def _connected(server: SplitResult, secure: ssl.SSLContext | None) -> Asyn
         *(server.hostname, server.port), limit=http.LINE_BYTES_MAX, ssl=secure, ssl_shutdown_timeout=goodbye_s
     )
     return AsyncConnection(server, reader, writer)
+
+
+class PortConnection:
+    """A connection to a port of a job: what is sent goes there, what is read comes from there."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+
+    async def write(self, data: bytes) -> None:
+        """Send bytes. Raises: OSError."""
+        if data:
+            self._writer.write(b"%x\r\n%b\r\n" % (len(data), data))
+            await self._writer.drain()
+
+    async def end(self) -> None:
+        """Say that nothing more comes from here. Raises: OSError."""
+        self._writer.write(b"0\r\n\r\n")
+        await self._writer.drain()
+
+    async def read(self) -> bytes:
+        """Return the next bytes; none at the end. Raises: OSError, if the connection was broken off."""
+        try:
+            size = int(await self._reader.readuntil(b"\n"), 16)
+            data = await self._reader.readexactly(size + 2)
+        except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError) as fault:
+            raise ConnectionError("the connection was broken off") from fault
+        return data[:-2]
+
+    async def close(self) -> None:
+        """Hang up."""
+        self._writer.close()
+        with suppress(OSError):
+            await self._writer.wait_closed()

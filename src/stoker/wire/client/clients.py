@@ -19,9 +19,10 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from types import TracebackType
 from typing import TYPE_CHECKING, Self, TypeVar
 
+from stoker.wire import endpoints
 from stoker.wire.client import follow
 from stoker.wire.client.backoff import sleep_blocking
-from stoker.wire.client.calls import LogPart, Steps, Stream, until_yield
+from stoker.wire.client.calls import LogPart, Steps, Stream, request_to, until_yield
 from stoker.wire.client.methods import ClientMethods
 from stoker.wire.client.retry import PATIENCE_S
 from stoker.wire.client.servers import DEFAULT_SERVER
@@ -32,7 +33,8 @@ from stoker.wire.client.trust import Credentials
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from stoker.wire.client.async_transport import AsyncTransport
+    from stoker.wire.client.async_transport import AsyncTransport, PortConnection
+    from stoker.wire.rest.forward import ForwardQuery
     from stoker.wire.rest.job import JobListQuery, JobView
     from stoker.wire.rest.log import LogQuery
 
@@ -159,3 +161,15 @@ class AsyncClient(ClientMethods):
     async def _each(self, stream: Stream[Answer]) -> AsyncIterator[Answer]:
         while (found := await self._run(until_yield(stream))) is not None:
             yield found.value
+
+    async def _connect(self, job_id: str, query: ForwardQuery) -> PortConnection:
+        return await self._transport.connect(request_to(endpoints.FORWARD, job_id, query=query))
+
+
+async def connect_to_port(client: AsyncClient, job_id: str, query: ForwardQuery) -> PortConnection:
+    """Connect to a port of a running job, as `stoker forward` does for each connection that it takes.
+
+    Raises: StokerError `not_running`, `not_allowed`, `port_not_listening`, `node_unreachable`, `forward_unavailable` or
+    `too_many_forwards`.
+    """
+    return await client._connect(job_id, query)

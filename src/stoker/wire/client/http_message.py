@@ -143,6 +143,14 @@ def request_bytes(server: SplitResult, request: Request, token: str) -> bytes:
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1") + (request.body or b"")
 
 
+def endless_request_bytes(server: SplitResult, request: Request, token: str) -> bytes:
+    """Return the head of a request whose body follows in chunks, beside its answer."""
+    host = server.netloc if server.netloc.isascii() else server.netloc.encode("idna").decode()
+    headers = {"Host": host, **headers_of(request, token), "Transfer-Encoding": "chunked"}
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    return f"{request.method} {request.target} HTTP/1.1\r\n{lines}\r\n".encode()
+
+
 class Head(NamedTuple):
     """Status line and headers of an answer."""
 

@@ -225,7 +225,7 @@ class RequestRetry:
 
     def lost(self, server: SplitResult, fault: http.AnswerLost) -> None:
         """Raises: StokerError `no_answer` where it may not be sent again."""
-        refusal = _no_answer(server, self._request, fault)
+        refusal = no_answer(server, self._request, fault)
         if not self._request.repeatable:
             raise StokerError(refusal) from fault
         self._failed(server, str(fault))
@@ -334,7 +334,7 @@ class RequestRetry:
         return (
             _none_active(told, refusals, self._servers)
             if refusals
-            else _no_server(told, len(self._said), of_ones_own=self._servers.of_ones_own)
+            else no_server(told, len(self._said), of_ones_own=self._servers.of_ones_own)
         )
 
 
@@ -435,13 +435,13 @@ def _text(said: Refusal | str) -> str:
     return f"{said.message} ({why})" if why else said.message
 
 
-def _no_answer(server: SplitResult, request: http.Request, fault: Exception) -> Refusal:
+def no_answer(server: SplitResult, request: http.Request, fault: Exception) -> Refusal:
     asked, hint = server_label(server), "it may have been carried out: look with `stoker list` before you repeat it"
     message = f"{asked} took the request {request.method} {request.target} and gave no answer: {fault}"
     return refuse("no_answer", message, hint, server=asked)
 
 
-def _no_server(told: str, tried: int, *, of_ones_own: bool) -> Refusal:
+def no_server(told: str, tried: int, *, of_ones_own: bool) -> Refusal:
     hint = "see whether it runs and can be reached from here, or name another with --server or STOKER_SERVER"
     if of_ones_own:
         hint = "start a cluster of your own with `stoker up`, or name one with --server or STOKER_SERVER"

@@ -809,6 +809,81 @@ class LogRequest(_message.Message):
 Global___LogRequest: _TypeAlias = LogRequest  # noqa: Y015
 
 @_typing.final
+class TunnelFrame(_message.Message):
+    """One frame of one tunnel, which the control plane has numbered."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TUNNEL_FIELD_NUMBER: _builtins.int
+    OPEN_FIELD_NUMBER: _builtins.int
+    OPENED_FIELD_NUMBER: _builtins.int
+    DATA_FIELD_NUMBER: _builtins.int
+    CREDIT_FIELD_NUMBER: _builtins.int
+    END_FIELD_NUMBER: _builtins.int
+    BROKEN_FIELD_NUMBER: _builtins.int
+    tunnel: _builtins.int
+    opened: _builtins.bool
+    """Up only: connected."""
+    data: _builtins.bytes
+    credit: _builtins.int
+    """So many more bytes may be sent."""
+    end: _builtins.bool
+    """Nothing more comes from this side."""
+    broken: _builtins.str
+    """Broken off, and why."""
+    @_builtins.property
+    def open(self) -> Global___TunnelOpen:
+        """Down only, first: connect."""
+
+    def __init__(
+        self,
+        *,
+        tunnel: _builtins.int = ...,
+        open: Global___TunnelOpen | None = ...,
+        opened: _builtins.bool = ...,
+        data: _builtins.bytes = ...,
+        credit: _builtins.int = ...,
+        end: _builtins.bool = ...,
+        broken: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["broken", b"broken", "credit", b"credit", "data", b"data", "end", b"end", "open", b"open", "opened", b"opened", "what", b"what"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["broken", b"broken", "credit", b"credit", "data", b"data", "end", b"end", "open", b"open", "opened", b"opened", "tunnel", b"tunnel", "what", b"what"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_what: _TypeAlias = _typing.Literal["open", "opened", "data", "credit", "end", "broken"]  # noqa: Y015
+    _WhichOneofArgType_what: _TypeAlias = _typing.Literal["what", b"what"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_what) -> _WhichOneofReturnType_what | None: ...
+
+Global___TunnelFrame: _TypeAlias = TunnelFrame  # noqa: Y015
+
+@_typing.final
+class TunnelOpen(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    PORT_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    port: _builtins.int
+    kind: _builtins.str
+    """`tcp`. An agent refuses a kind that it doesn't know."""
+    @_builtins.property
+    def key(self) -> Global___TaskKey: ...
+    def __init__(
+        self,
+        *,
+        key: Global___TaskKey | None = ...,
+        port: _builtins.int = ...,
+        kind: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "kind", b"kind", "port", b"port"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TunnelOpen: _TypeAlias = TunnelOpen  # noqa: Y015
+
+@_typing.final
 class LogChunk(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 

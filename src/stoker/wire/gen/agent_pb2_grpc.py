@@ -59,6 +59,11 @@ class SchedulerServiceStub:
                 request_serializer=stoker_dot_wire_dot_gen_dot_agent__pb2.LogChunk.SerializeToString,
                 response_deserializer=stoker_dot_wire_dot_gen_dot_agent__pb2.LogRequest.FromString,
                 _registered_method=True)
+        self.Tunnels = channel.stream_stream(
+                '/stoker.v1.SchedulerService/Tunnels',
+                request_serializer=stoker_dot_wire_dot_gen_dot_agent__pb2.TunnelFrame.SerializeToString,
+                response_deserializer=stoker_dot_wire_dot_gen_dot_agent__pb2.TunnelFrame.FromString,
+                _registered_method=True)
 
 
 class SchedulerServiceServicer:
@@ -99,6 +104,13 @@ class SchedulerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Tunnels(self, request_iterator, context):
+        """The agent opens it beside the others. Connections to ports of its tasks, many on one stream, each with credits.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_SchedulerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -126,6 +138,11 @@ def add_SchedulerServiceServicer_to_server(servicer, server):
                     servicer.Logs,
                     request_deserializer=stoker_dot_wire_dot_gen_dot_agent__pb2.LogChunk.FromString,
                     response_serializer=stoker_dot_wire_dot_gen_dot_agent__pb2.LogRequest.SerializeToString,
+            ),
+            'Tunnels': grpc.stream_stream_rpc_method_handler(
+                    servicer.Tunnels,
+                    request_deserializer=stoker_dot_wire_dot_gen_dot_agent__pb2.TunnelFrame.FromString,
+                    response_serializer=stoker_dot_wire_dot_gen_dot_agent__pb2.TunnelFrame.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -263,6 +280,33 @@ class SchedulerService:
             '/stoker.v1.SchedulerService/Logs',
             stoker_dot_wire_dot_gen_dot_agent__pb2.LogChunk.SerializeToString,
             stoker_dot_wire_dot_gen_dot_agent__pb2.LogRequest.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Tunnels(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/stoker.v1.SchedulerService/Tunnels',
+            stoker_dot_wire_dot_gen_dot_agent__pb2.TunnelFrame.SerializeToString,
+            stoker_dot_wire_dot_gen_dot_agent__pb2.TunnelFrame.FromString,
             options,
             channel_credentials,
             insecure,

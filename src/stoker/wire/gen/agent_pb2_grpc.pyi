@@ -28,6 +28,8 @@ class SchedulerServiceStub:
     """Another certificate for the key by which the node is known."""
     Logs: _aio.StreamStreamMultiCallable[_agent_pb2.LogChunk, _agent_pb2.LogRequest]
     """The agent opens it beside the heartbeat. Each request is a credit for at most `limit` bytes."""
+    Tunnels: _aio.StreamStreamMultiCallable[_agent_pb2.TunnelFrame, _agent_pb2.TunnelFrame]
+    """The agent opens it beside the others. Connections to ports of its tasks, many on one stream, each with credits."""
 
 class SchedulerServiceServicer(metaclass=_abc_1.ABCMeta):
     @_abc_1.abstractmethod
@@ -69,6 +71,14 @@ class SchedulerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _aio.ServicerContext[_abc.AsyncIterator[_agent_pb2.LogChunk], _abc.AsyncIterator[_agent_pb2.LogRequest]],
     ) -> _abc.AsyncIterator[_agent_pb2.LogRequest]:
         """The agent opens it beside the heartbeat. Each request is a credit for at most `limit` bytes."""
+
+    @_abc_1.abstractmethod
+    def Tunnels(
+        self,
+        request_iterator: _abc.AsyncIterator[_agent_pb2.TunnelFrame],
+        context: _aio.ServicerContext[_abc.AsyncIterator[_agent_pb2.TunnelFrame], _abc.AsyncIterator[_agent_pb2.TunnelFrame]],
+    ) -> _abc.AsyncIterator[_agent_pb2.TunnelFrame]:
+        """The agent opens it beside the others. Connections to ports of its tasks, many on one stream, each with credits."""
 
 def add_SchedulerServiceServicer_to_server(servicer: SchedulerServiceServicer, server: _aio.Server) -> None: ...
 

@@ -45,6 +45,8 @@ def admit(state: ClusterState, command: Command, now: Instant, ids: Callable[[],
             return job.report_finished(state, command, now)
         case commands.WithholdStart():
             return job.withhold_start(state, command, now)
+        case commands.ForwardPort():
+            return job_operations.forward(state, command)
         case commands.Register():
             return node.register(state, command)
         case commands.CompareInventory():

@@ -21,11 +21,21 @@ from stoker.brain.domain.lifecycle import LIVE, JobState
 from stoker.brain.domain.reason import Reason, ReasonCode
 from stoker.brain.domain.units import NEVER
 from stoker.brain.state.cluster import ClusterState
-from stoker.brain.state.commands import Answer, Cancel, Hold, PlainJobOperation, Release, Requeue, SignalJob
+from stoker.brain.state.commands import (
+    Answer,
+    Cancel,
+    ForwardPort,
+    Hold,
+    PlainJobOperation,
+    Release,
+    Requeue,
+    SignalJob,
+)
 from stoker.brain.state.events.job import (
     AttemptStopping,
     JobEvent,
     JobFinished,
+    JobForwarded,
     JobHeld,
     JobReleased,
     JobReturned,
@@ -34,7 +44,7 @@ from stoker.brain.state.events.job import (
     MembersCancelled,
 )
 from stoker.brain.state.validation.dependency import never_met_again
-from stoker.brain.state.validation.lookups import partition_fault, tenant_fault
+from stoker.brain.state.validation.lookups import find_job, partition_fault, tenant_fault
 from stoker.brain.state.validation.operation_target import OperationTarget, find_target, members_made, too_many_made
 from stoker.brain.state.validation.quota import TenantRules
 
@@ -167,6 +177,27 @@ def signal(state: ClusterState, target: OperationTarget, command: SignalJob) -> 
     if reached:
         return tuple(reached)
     return target.refuse("not_running", f"no process of {target} runs", _status_hint(target))
+
+
+def forward(state: ClusterState, command: ForwardPort) -> Answer:
+    """Admit that a person is let through to a port of a task, which must have started."""
+    job = state.find(command.target)
+    if job is None:
+        found = find_job(state, command.target)
+        assert isinstance(found, Refusal), f"{command.target} is found, and isn't there"
+        return found
+    attempt = job.live_attempt
+    if attempt is None:
+        hint = f"`stoker status {job.label}` says what became of it"
+        return refuse("not_running", f"job {job.label} doesn't run: it is {job.state}", hint, job_id=job.label)
+    if command.rank >= len(attempt.tasks):
+        hint = f"ranks are 0 to {len(attempt.tasks) - 1}"
+        return refuse("attempt_unknown", f"job {job.label} has no rank {command.rank}", hint, job_id=job.label)
+    task = attempt.tasks[command.rank]
+    if task.started_at == NEVER or task.end is not None:
+        hint = f"`stoker status {job.label}` tells when each rank started and ended"
+        return refuse("not_running", f"rank {command.rank} of job {job.label} doesn't run", hint, job_id=job.label)
+    return (JobForwarded(job=job.id, attempt=attempt.number, rank=command.rank, port=command.port),)
 
 
 def _lazy_state(target: OperationTarget) -> JobState | None:

@@ -67,7 +67,7 @@ def apply_job(state: ClusterState, event: events.JobEvent, at: Instant, by: Prin
         case events.JobReturned():
             _settle_conditions(state, state.jobs[event.job])
             state.put_job(_returned(state.jobs[event.job], at, by))
-        case events.JobSignalled():
+        case events.JobSignalled() | events.JobForwarded():
             pass  # history only
         case events.TimeLimitNear():
             job = state.jobs[event.job]

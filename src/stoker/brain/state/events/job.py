@@ -303,6 +303,20 @@ class JobUpdated(AboutJob, frozen=True, kw_only=True, tag="job_updated"):
     """Where `after` is changed: places of conditions that forgotten jobs had met."""
 
 
+class JobForwarded(_AboutAttempt, frozen=True, kw_only=True, tag="job_forwarded"):
+    """A person was let through to a port of a task. Said once an hour of each person, task and port."""
+
+    row: ClassVar["Row[JobForwarded]"] = Row(
+        wakes=False,
+        audience=Audience.JOB,
+        log=None,
+        audit=lambda event: JobNote("forward", event.job, f"port {event.port} of rank {event.rank}"),
+    )
+
+    rank: int
+    port: int
+
+
 class MemberMade(msgspec.Struct, frozen=True, kw_only=True, tag="member_made"):
     """A member of an array became a record of its own."""
 
@@ -406,6 +420,7 @@ JobEvent = (
     | JobSignalled
     | TimeLimitNear
     | JobUpdated
+    | JobForwarded
     | MemberMade
     | MembersCancelled
     | SubmitKeyed
