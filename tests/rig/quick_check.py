@@ -93,6 +93,7 @@ class QuickCheck:
             ended_bytes_max=state.policy.ended_bytes_max,
             known=state.jobs,
         )
+        fresh.warn_before(state.policy.time_limit_warning_ms)
         fresh.ended.entries, fresh.ended_bytes = self._ended, self._ended_bytes
         for word, ids in self._final.items():
             fresh.by_state[word].entries = ids
