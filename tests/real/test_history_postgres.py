@@ -14,7 +14,7 @@ from stoker.adapters.entropy import SystemEntropy
 from stoker.adapters.history_sql import statements as sql
 from stoker.adapters.history_sql.tables import HISTORY_NAME
 from stoker.adapters.log_store import log_at
-from stoker.adapters.postgres.history import PostgresHistory
+from stoker.adapters.postgres.history import NEWEST, PostgresHistory
 from stoker.adapters.sqlite.history import SqliteHistory
 from stoker.brain.domain.audit import AuditQuery
 from stoker.brain.domain.ids import Epoch, JobId, Position
@@ -82,7 +82,7 @@ class Database:
             self.sql(f"ALTER TABLE IF EXISTS gone_{table} RENAME TO stoker_history_{table}")
         every = ", ".join(f"stoker_history_{table}" for table in (*sql.TABLES, "mark", "writer"))
         self.sql(f"TRUNCATE {every}")
-        self.sql("DELETE FROM stoker_history_schema WHERE version > 2")
+        self.sql(f"DELETE FROM stoker_history_schema WHERE version > {NEWEST}")
         self.end_of_log(FAR)
 
 
