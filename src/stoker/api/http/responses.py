@@ -102,9 +102,7 @@ async def carry_out(control: ControlPlane, request: Request, command: Command) -
 
 
 def query_of(request: Request, shape: type[Shape]) -> Shape:
-    """Raises: StokerError `bad_parameter` or `unknown_parameter`."""
-    if not request.scope["query_string"]:
-        return shape()
+    """Raises: StokerError `bad_parameter`, `unknown_parameter` or `missing_field`."""
     return decode_query(shape, request.query_params.multi_items())
 
 
