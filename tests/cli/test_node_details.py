@@ -48,7 +48,7 @@ def test_a_node_that_has_not_come_back_since_the_control_plane_began_to_lead_is_
 def test_a_pause_is_told_with_its_reason_and_until_when() -> None:
     pause = PauseView(until="2026-01-01T00:00:00Z", error="no space left on device")
     shown = node(schedulable=False, state=NodeState.PAUSED, pause=pause)
-    told = "starts failed, no new work until 2026-01-01T00:00:00Z: no space left on device"
+    told = "starts failed, no new work until 2026-01-01 00:00:00 UTC: no space left on device"
     assert note_of(shown) == dict(node_pairs(shown))["note"] == told
 
 

@@ -19,7 +19,17 @@ from stoker.cli.main import root
 from tests.cli.test_help import command_at, every_command
 from tests.cli.views import attempt, job, task, why
 
-SILENT = {("completion",), ("demo",), ("up",), ("control",), ("agent",), ("logs",), ("top",), ("ca", "export")}
+SILENT = {
+    ("completion",),
+    ("demo",),
+    ("up",),
+    ("control",),
+    ("agent",),
+    ("logs",),
+    ("top",),
+    ("ca", "export"),
+    ("forward",),
+}
 """They print bytes of a job, log lines, a picture, or a certificate."""
 
 

@@ -20,6 +20,7 @@ ADDING = {
         "--notify",
         "--notify-to",
     },
+    "update": {"--where", "--exclude", "--tolerate", "--after"},
     "partition create": {"--where", "--exclude", "--tolerate"},
     "partition set": {"--where", "--exclude", "--tolerate"},
     "list": {"--state", "--label"},

@@ -32,6 +32,11 @@ def words(*lines: str) -> str:
         (["--dependency=afterok:12:13_4,afterany:7"], "--after=ok:12,ok:13_4,any:7"),
         (["-d afternotok:5"], "--after=notok:5"),
         (["-x gpu-1,gpu-2"], "--exclude=gpu-1,gpu-2"),
+        (["--mail-type=END,FAIL --mail-user=a@b.example"], "--notify=end,fail --notify-to=mail:a@b.example"),
+        (
+            ["--mail-type=ALL,TIME_LIMIT_80", "--mail-user a@b.example"],
+            "--notify=start,end,fail --notify-to=mail:a@b.example",
+        ),
         (["-w gpu-1"], "--where=stoker.io/hostname in (gpu-1)"),
     ],
 )
@@ -66,7 +71,7 @@ def test_of_an_option_that_is_given_twice_the_last_holds_as_in_sbatch() -> None:
 
 
 def test_what_has_no_counterpart_is_named_with_its_line_and_ignored() -> None:
-    made = read("--time=5 --qos=high", "--mail-type=END --mail-user=a@b.example", "--signal=B:USR1@120")
+    made = read("--time=5 --qos=high", "--mail-type=END --mail-user=ada", "--signal=B:USR1@120")
     assert made.options == [("--time", "5", 2)]
     (note,) = made.notes
     assert note.startswith(

@@ -24,7 +24,7 @@ from tests.programs import skip_without
 from tests.real.forks import on_path, requests_to
 from tests.real.up_process import UpProcess, environment, run, until
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(400)
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
@@ -78,8 +78,8 @@ def test_a_page_of_which_nothing_is_run_is_known_and_says_why() -> None:
     assert [page for page in sorted(NOTHING_RUN) if NOT_RUN not in (ROOT / page).read_text(encoding="utf-8")] == []
 
 
-LONG = ("run-many-jobs", "select-nodes", "share-between-teams", "use-from-python")
-"""Pages whose lines take many seconds: hundreds of jobs, dozens of commands."""
+LONG = ("run-many-jobs", "select-nodes", "share-between-teams", "ten-errands", "use-from-python")
+"""Pages whose lines take many seconds: hundreds of jobs, dozens of commands, a real PyTorch."""
 
 
 @pytest.mark.parametrize(
@@ -92,8 +92,9 @@ LONG = ("run-many-jobs", "select-nodes", "share-between-teams", "use-from-python
 def test_a_page_can_be_followed_line_by_line(page: str, tmp_path: Path) -> None:
     script = SCRIPTS[page]
     assert script, "there is nothing to follow"
-    if "curl" in script:
-        skip_without("curl")
+    for program in ("curl", "torchrun"):
+        if program in script:
+            skip_without(program)
     folder = tmp_path / "here"
     folder.mkdir()
     command = tmp_path / "bin" / "stoker"
@@ -113,7 +114,7 @@ def test_a_page_can_be_followed_line_by_line(page: str, tmp_path: Path) -> None:
             cwd=folder,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=380,
             check=False,
         )
     assert done.returncode == 0, f"{script}\n--- stdout\n{done.stdout}\n--- stderr\n{done.stderr}"

@@ -85,7 +85,7 @@ _OF_SLURM: Final = (
 _IGNORED: Final = {
     "account": "jobs draw on your token's tenant, or on that of --tenant",
     "qos": "",
-    "mail-type": "",
+    "mail-type": "mail wants an address: `--mail-user=ada@example.org`",
     "mail-user": "",
     "signal": "a job gets SIGTERM before it is killed",
     "open-mode": "",
@@ -121,6 +121,7 @@ _FLAGS: Final = frozenset(
 _MAYBE_VALUED: Final = frozenset({"exclusive", "get-user-env", "no-kill", "oversubscribe", "nice", "propagate"})
 KNOWN: Final = frozenset({*_SAME, *_COUNTED, *_IGNORED, *_REFUSED, *_TRANSLATED})
 _KINDS: Final = {"afterok": "ok", "afterany": "any", "afternotok": "notok", "after": "after"}
+_MAILED: Final = {"BEGIN": "start", "END": "end", "FAIL": "fail", "ALL": "start,end,fail", "NONE": "none"}
 _MEMORY: Final = re.compile(r"(\d+)([KMGT]?)B?", re.IGNORECASE)
 _KIB_OF: Final = {"K": 1, "M": 1 << 10, "": 1 << 10, "G": 1 << 20, "T": 1 << 30}
 _LATER: Final = re.compile(r"now\+(\d+)(second|minute|hour|day|week)?s?")
@@ -169,9 +170,12 @@ def translated(given: Sequence[Option]) -> Translated:
     Raises BadDirective.
     """
     by_name = {option.name: option for option in given}
-    made: list[tuple[str, str, int]] = []
+    mail = [*_mail(by_name)]
+    made: list[tuple[str, str, int]] = [*mail]
     ignored: list[Option] = []
     for name, option in by_name.items():
+        if mail and name.startswith("mail-"):
+            continue
         if name in _REFUSED:
             raise BadDirective(option.line, f"{option} has no counterpart here", _REFUSED[name])
         if name in _SAME:
@@ -220,6 +224,17 @@ def _exclude(option: Option) -> list[tuple[str, str]]:
 
 def _nodelist(option: Option) -> list[tuple[str, str]]:
     return [("--where", f"stoker.io/hostname in ({_names(option)})")]
+
+
+def _mail(given: Mapping[str, Option]) -> Iterator[tuple[str, str, int]]:
+    """Yield whom to tell of what; nothing where one of the two isn't said, or is none that there is here."""
+    what, whom = given.get("mail-type"), given.get("mail-user")
+    if what is None or whom is None or "@" not in whom.value:
+        return
+    events = [_MAILED[word] for word in what.value.upper().split(",") if word in _MAILED]
+    if events:
+        yield "--notify", ",".join(dict.fromkeys(",".join(events).split(","))), what.line
+        yield "--notify-to", f"mail:{whom.value}", whom.line
 
 
 def _names(option: Option) -> str:

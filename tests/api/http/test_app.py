@@ -39,7 +39,7 @@ async def test_a_path_that_is_not_there_is_a_problem(plane: Plane, path: str) ->
     ("method", "path", "allow"),
     [
         ("PUT", "/api/v1/jobs", "GET, HEAD, OPTIONS, POST"),
-        ("POST", "/api/v1/jobs/1", "DELETE, GET, HEAD, OPTIONS"),
+        ("POST", "/api/v1/jobs/1", "DELETE, GET, HEAD, OPTIONS, PATCH"),
         ("DELETE", "/api/v1/gpus", "GET, HEAD, OPTIONS"),
         ("GET", "/api/v1/nodes/n/drain", "OPTIONS, POST"),
         ("TRACE", "/health", "GET, HEAD, OPTIONS"),

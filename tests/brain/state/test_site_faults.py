@@ -29,6 +29,7 @@ def test_a_prolog_that_fails_drains_its_node_with_its_words_and_its_job_starts_e
     story.node("n2")
     prolog_fails(story, job)
     assert (story.state.node_state(N1), story.state.nodes[N1].drain) == (NodeState.DRAINED, PROLOG)
+    assert story.state.nodes[N1].drained_by == "node:n1"
     assert (story.job(job).retries_used, story.job(job).requeues_used) == (0, 0)
     assert story.decide() == [str(job)]
     assert story.key(job)[1] == "n2"

@@ -55,7 +55,8 @@ def test_nodes_that_cannot_be_heard_are_named_and_all_of_them_is_an_error() -> N
 def test_a_node_that_its_own_prolog_has_drained_is_named_with_its_words_and_one_that_a_person_drains_is_not() -> None:
     ready, mended = NodeRow(name="a", state="ready"), NodeRow(name="b", state="drained", drain="fans")
     words = "prolog of job 7 exited 3: no scratch disk"
-    told = list(serving.nodes([ready, mended, NodeRow(name="c", state="draining", drain=words)]))
+    unfit = NodeRow(name="c", state="draining", drain=words, drained_by="node:c")
+    told = list(serving.nodes([ready, mended, unfit]))
     assert levels(told) == [Level.OK, Level.WARNING]
     assert words in told[1].what
 

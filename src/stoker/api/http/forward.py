@@ -57,6 +57,9 @@ def routes(control: ControlPlane) -> Routes:
     async def forward(request: Request) -> Response:
         """Connect to a port of a running job, both ways at once, until either side ends it."""
         query = query_of(request, ForwardQuery)
+        if not query.port:
+            hint = "add `?port=8888`, the port on which the job listens"
+            raise refusal_error("bad_parameter", "no port is given, which is from 1 to 65535", hint, path="port")
         nodes = control.nodes
         if nodes is None:
             hint = "reach it by the means of the system that runs the jobs"

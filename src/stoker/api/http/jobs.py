@@ -303,14 +303,12 @@ def _operation(
 
 async def _fields_given(request: Request, row: endpoints.Endpoint[Any], now: Instant) -> dict[str, Any]:
     data = await body_of(request)
-    if not data and row.body_may_lack:
-        return {}
     if row.body is None:
         # A body that says nothing is taken, one that says something is not: it would be meant.
         if data:
             decode_body(NoBody, data)
         return {}
-    body = decode_body(row.body(), data)
+    body = decode_body(row.body(), b"{}" if not data and row.body_may_lack else data)
     if isinstance(body, JobPatch):
         return {"changes": body.changes(now)}
     return body.command_fields() if hasattr(body, "command_fields") else msgspec.structs.asdict(body)

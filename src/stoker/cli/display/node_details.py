@@ -53,8 +53,10 @@ def note_of(node: "NodeView") -> str:
     parts = [node.fault, drain_of(node)]
     parts.append(node.limits)
     parts.append(f"GPUs can't be read: {node.gpu_fault}" if node.gpu_fault else "")
-    parts.append(f"starts failed, no new work until {node.pause.until}: {node.pause.error}" if node.pause else "")
-    parts.append(f"silent since {node.silent_since}" if node.silent_since else "")
+    parts.append(
+        f"starts failed, no new work until {local_text(node.pause.until)}: {node.pause.error}" if node.pause else ""
+    )
+    parts.append(f"silent since {local_text(node.silent_since)}" if node.silent_since else "")
     waits_for_it = node.state.value == "ready" and not node.schedulable
     parts.append("no new work before it has reported to this control plane" if waits_for_it else "")
     waits = [orphan for orphan in node.strays if orphan.quarantined_since]

@@ -3,8 +3,7 @@
 Of several that are named as a pair each is asked by itself: whether all are there, of one cluster, one active and
 another ready is what no single one of them knows.
 
-Everything is asked over REST, so from any machine. Answers are read loosely, since a doctor of one
-version should be able to look at a control plane of another.
+Everything is asked over REST, so from any machine. Answers are read loosely: control planes may be of another version.
 """
 
 import re
@@ -68,6 +67,7 @@ class NodeRow(msgspec.Struct, kw_only=True):
     limits: str = ""
     gpu_fault: str = ""
     drain: str | None = None
+    drained_by: str = ""
 
 
 class ReasonRow(msgspec.Struct):
@@ -268,7 +268,7 @@ def nodes(rows: Sequence[NodeRow]) -> Iterator[CheckResult]:
         if row.state == "faulty":
             fix = "mend it: it is used again by itself"
             yield doubtful(f"{row.name} can neither start nor end jobs: {row.fault}", fix)
-        if (row.drain or "").startswith(("prolog of ", "epilog of ")):
+        if row.drained_by.startswith("node:"):
             fix = f"mend what it says; `stoker node resume {row.name}` gives it work again"
             yield doubtful(f"{row.name} is drained by its own program: {row.drain}", fix)
         if row.limits:

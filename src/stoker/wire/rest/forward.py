@@ -16,8 +16,8 @@ class ForwardQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     by itself, as a TCP connection does. An answer that is broken off means that the connection was.
     """
 
-    port: Annotated[int, msgspec.Meta(ge=1, le=65_535)]
-    """The port on which a process of the task listens, on 127.0.0.1, [::1] or all addresses."""
+    port: Annotated[int, msgspec.Meta(ge=0, le=65_535)] = 0
+    """Must be given: the port on which a process of the task listens, on 127.0.0.1, [::1] or all addresses."""
     rank: Count = 0
     """Which task of the gang."""
     check: bool = False

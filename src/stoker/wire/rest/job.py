@@ -445,7 +445,7 @@ def _often_empty(shown: JobDetails) -> dict[str, Any]:
 
 
 def _limit_fields(job: Job) -> dict[str, Any]:
-    attempt = job.live_attempt
+    attempt = job.live_attempt if job.attempts else None  # whoever sees it in outline sees none of them
     if attempt is None or attempt.began_at == NEVER:
         return {}
     near = attempt.warned_limit_ms == job.spec.time_limit_ms

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from stoker.brain.domain.array import ids_taken, too_many_ids
 from stoker.brain.domain.demand import Shape
 from stoker.brain.domain.errors import Refusal, refuse
-from stoker.brain.domain.ids import JobId, NodeName, Principal
+from stoker.brain.domain.ids import JobId, NodeName, Principal, node_principal
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.job import EndCause, JobSpec, Task, TaskEnd
 from stoker.brain.domain.lifecycle import JobState
@@ -160,7 +160,7 @@ def report_finished(state: ClusterState, command: ReportFinished, now: Instant) 
 def _drained(state: ClusterState, name: NodeName, fault: str) -> Iterator[NodeDrained]:
     """A node that its own site's programs say is unfit gets no new work until a person resumes it."""
     if state.nodes[name].drain is None:
-        yield NodeDrained(node=name, reason=fault[:ERROR_MAX])
+        yield NodeDrained(node=name, reason=fault[:ERROR_MAX], by=node_principal(name))
 
 
 def withhold_start(state: ClusterState, command: WithholdStart, now: Instant) -> Answer:
