@@ -7,8 +7,9 @@ from pathlib import Path
 import click
 import pytest
 
+from stoker.brain.domain.errors import refuse
 from stoker.cli.commands.submit import SCRIPT, submit
-from stoker.cli.job_script import JobScript, command_remark, found_script, option_words, remarks
+from stoker.cli.job_script import JobScript, command_remark, found_script, located, option_words, remarks
 
 ON_PATH = {"python3", "make", "bash"}
 
@@ -114,6 +115,7 @@ def test_the_command_line_replaces_what_the_script_says_and_stoker_lines_those_o
         ("#STOKER -- python", "train.sh, line 3: '--' is no option"),
         ("#STOKER --comment 'x", "train.sh, line 3: it can't be read: No closing quotation"),
         ("#STOKER --token x", "train.sh, line 3: --token belongs on the command line"),
+        ("#STOKER --help", "train.sh, line 3: --help belongs on the command line"),
         ("#STOKER -o json", "train.sh, line 3: -o belongs on the command line"),
         ("#STOKER --time 2h", "train.sh, line 3: --time is given twice: line 2 gives it too"),
         ("#SBATCH --gups=2", "train.sh, line 3: sbatch has no option --gups: did you mean `--gpus`?"),
@@ -145,7 +147,7 @@ def test_a_file_that_is_typed_as_a_program_gets_the_right_suggestion() -> None:
     Path("make").touch()
 
     def said(*words: str) -> str:
-        return command_remark(words, ON_PATH.__contains__)
+        return command_remark(words, ON_PATH.__contains__, as_it_stands=True)
 
     assert said("train.sh", "x") == "train.sh is a file here and no program on PATH: did you mean `-- ./train.sh`?"
     assert said("train.py").endswith("did you mean `-- python3 train.py`?")
@@ -156,4 +158,26 @@ def test_every_option_of_the_command_is_kept_whole() -> None:
     script = JobScript("a.sh", "#!/bin/sh\n#STOKER --hold --where 'tier in (x,y)' --comment='two words'\n", "a.sh")
     parser = submit.make_parser(click.Context(submit))
     said = ["--hold", "--where", "tier in (x,y)", "--comment=two words"]
-    assert option_words(script, frozenset(), parser) == (said, [])
+    lines = {"hold": 2, "where": 2, "comment": 2}
+    assert option_words(script, frozenset(), parser) == (said, [], lines)
+
+
+def test_a_first_word_that_is_nothing_here_is_said_with_the_file_that_was_meant(folder: Path) -> None:
+    (folder / "train.sh").touch()
+
+    def said(word: str, *, as_it_stands: bool = False) -> str:
+        return command_remark([word], ON_PATH.__contains__, as_it_stands=as_it_stands)
+
+    assert said("trian.sh") == "trian.sh is neither a file here nor a program on PATH: did you mean train.sh?"
+    assert said("./trian.sh") == "./trian.sh isn't here: did you mean ./train.sh?"
+    assert said("nvidia-smi").endswith(": it is run as a program of the node")
+    assert said("make") == said("trian.sh", as_it_stands=True) == ""
+
+
+def test_what_is_refused_later_for_a_directive_is_said_with_file_and_line() -> None:
+    lines = {"time_limit": 2, "gpu_memory": 3, "memory": 4}
+    assert located(refuse("bad_time", "'x' is not a duration", "h", a=1), "./a.sh", lines) == refuse(
+        "bad_time", "./a.sh, line 2: 'x' is not a duration", "h", a=1
+    )
+    for other in (refuse("bad_array", "m", "h"), refuse("bad_size", "m", "h"), refuse("no_server", "m", "h")):
+        assert located(other, "a.sh", lines) == other

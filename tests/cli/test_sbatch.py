@@ -104,7 +104,7 @@ def test_it_is_said_that_each_task_runs_the_whole_script() -> None:
         ("--gpus=lots", "--gpus=lots says no number of GPUs"),
         ("--nodes=2-4", "--nodes=2-4 is no number above 0: a job is given as much as it says"),
         ("--nodes=2 --gpus=3", "--gpus=3 can't be divided evenly among 2 tasks"),
-        ("--nodes=2 --ntasks-per-node=8", "16 tasks on 2 node(s): they can't be kept together on a node here"),
+        ("--nodes=2 --ntasks-per-node=8", "16 tasks on 2 nodes: they can't be kept together on a node here"),
         ("--mem=0", "--mem=0 is no size of memory above 0"),
         ("--mem-per-gpu=4G", "--mem-per-gpu=4G counts by GPU, and the script asks for none"),
     ],

@@ -28,7 +28,7 @@ def test_a_job_that_never_had_a_process_says_so_where_its_output_is_asked_for(sa
     assert "never had a process: start_failed on" in say("logs", job_id).stderr
     held = say.submit("--hold", "--", "true")
     refused = say("logs", held)
-    assert (refused.exit_code, "is held and has written nothing: a person holds it" in refused.stderr) == (4, True)
+    assert (refused.exit_code, "is held and has written nothing: local holds it since " in refused.stderr) == (4, True)
     say("cancel", held)
     assert f"job {held} is cancelled and never had a process" in say("logs", held).stderr
 
@@ -65,3 +65,12 @@ def test_several_ids_are_shown_one_after_the_other_and_one_that_is_unknown_is_to
     csv = say("list", "--sort", "-id", "--columns", "id,state", "-o", "csv").stdout_bytes
     assert csv.startswith(f"ID,STATE\r\n{other},held\r\n{one},held\r\n".encode())
     say("cancel", one, other)
+
+
+def test_what_runs_is_stopped_and_held_by_its_name(say: Say) -> None:
+    job_id = say.submit("--name", "makes-room", "--", "sleep", "60")
+    say("signal", job_id, "CONT")
+    done = say("requeue", "--hold", "--name", "makes-*", "--yes")
+    assert "this job will be stopped and held" in done.stderr
+    assert f"job {job_id} is stopping" in done.stdout
+    say("cancel", job_id)

@@ -149,3 +149,26 @@ def test_ports_that_are_none_are_refused_before_anything_listens(tmp_path: Path)
     for words in ("0", "x", "70000", "1:2:3", "80:0"):
         done: subprocess.CompletedProcess[str] = run(tmp_path, "forward", "7", words)
         assert (done.returncode, "is neither PORT nor LOCAL:PORT" in done.stderr) == (2, True)
+
+
+def test_a_forward_that_would_be_refused_is_refused_before_it_listens(up: UpProcess) -> None:
+    job = serving(up, "-c", "import time; time.sleep(60)")
+    with Client(up.url) as client:
+        held = client.submit(JobBody(command=["true"], hold=True)).id
+        for asked, code in ((held, "not_running"), (f"{job}.1", "attempt_unknown"), ("999", "job_unknown")):
+            done = run(up.folder, "--server", up.url, "forward", asked, str(free_port()))
+            assert (f"[{code}]" in done.stderr, done.stdout) == (True, ""), done.stderr
+        assert [row for row in client.audit().rows if (row.action, row.outcome) == ("forward", "ok")] == []
+
+
+def test_a_forward_ends_with_its_job_though_nobody_connects(up: UpProcess, tmp_path: Path) -> None:
+    job = serving(up, "-c", "import time; time.sleep(60)")
+    err = tmp_path / "forward.log"
+    with err.open("wb") as words:
+        words_typed = stoker("forward", "--server", up.url, job, str(free_port()))
+        command = started(words_typed, out=words, env=environment(up.folder), new_session=True)
+    until(lambda: b"Ctrl-C ends it" in err.read_bytes(), what=f"forward: {err.read_text()}")
+    with Client(up.url) as client:
+        client.cancel(job)
+    assert command.wait(timeout=60) == 0
+    assert f"job {job} runs no more: it is cancelled" in err.read_text()

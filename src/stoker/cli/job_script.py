@@ -13,7 +13,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
@@ -23,19 +23,41 @@ from stoker.cli.sbatch import BadDirective, Option, options_in, translated
 if TYPE_CHECKING:
     from click.parser import _OptionParser
 
+    from stoker.brain.domain.errors import Refusal
+
 STDIN: Final = "-"
 BYTES_MAX: Final = 4 << 20
 """More isn't even read: whatever a cluster allows, a request holds no more."""
 _LOOKED_AT: Final = 8_192
 """Bytes in which a program, which is no text, has a zero."""
 _DIRECTIVE: Final = re.compile(r"#(STOKER|SBATCH)(?:[ \t]+(.*))?$")
-_NOT_IN_SCRIPTS: Final = frozenset({"server", "token", "form", "as_json"})
+_NOT_IN_SCRIPTS: Final = frozenset({"server", "token", "token_file", "form", "as_json"})
 """Options about the person who submits."""
 _RUN_BY: Final = {
     ".py": "python3", ".R": "Rscript", ".r": "Rscript", ".jl": "julia", ".pl": "perl", ".rb": "ruby", ".js": "node",
     ".lua": "lua", ".m": "octave", ".php": "php",
 }  # fmt: skip
 """What runs a file of such a name, which `/bin/sh` can't."""
+_REFUSED_FOR: Final = {
+    "bad_time": ("time_limit", "lost_after"),
+    "bad_lost_after": ("lost_after",),
+    "bad_notify": ("notify", "notify_to"),
+    "bad_secret": ("secret_names",),
+    "unknown_secret": ("secret_names",),
+    "unknown_tenant": ("tenant",),
+    "time_limit_too_long": ("time_limit",),
+    "bad_priority": ("priority",),
+    "priority_above_tier": ("priority",),
+    "bad_size": ("gpu_memory", "memory"),
+    "bad_label": ("label_words",),
+    "bad_array": ("array",),
+    "bad_dependency": ("after",),
+    "bad_begin": ("begin",),
+    "bad_selector": ("where",),
+    "unknown_partition": ("partition",),
+    "unknown_node": ("exclude",),
+}
+"""Parameters that a submit may be refused for, by the code of the refusal."""
 WhichProgram = Callable[[str], bool]
 """Whether a word names a program on PATH here."""
 
@@ -133,18 +155,48 @@ def remarks(script: JobScript, on_path: WhichProgram) -> Iterator[str]:
             return
 
 
-def command_remark(words: Sequence[str], on_path: WhichProgram) -> str:
-    """Return what looks wrong about a command as it stands; empty = nothing."""
+def command_remark(words: Sequence[str], on_path: WhichProgram, *, as_it_stands: bool) -> str:
+    """Return what looks wrong about a command; empty = nothing. `as_it_stands`: behind `--`, where less is said."""
     word = words[0] if words else ""
-    if not word or "/" in word or any(letter.isspace() for letter in word) or on_path(word) or not os.path.isfile(word):
+    if not word or any(letter.isspace() for letter in word):
+        return ""
+    if not as_it_stands and not os.path.exists(word) and ("/" in word or not on_path(word)):
+        return _missing_remark(word)
+    if "/" in word or on_path(word) or not os.path.isfile(word):
         return ""
     program = _RUN_BY.get(os.path.splitext(word)[1])
     better = f"{program} {word}" if program else f"./{word}"
     return f"{word} is a file here and no program on PATH: did you mean `-- {better}`?"
 
 
-def option_words(script: JobScript, given: frozenset[str], parser: "_OptionParser") -> tuple[list[str], list[str]]:
-    """Return the options of a script as words of a command line, and notes for the person.
+def _missing_remark(word: str) -> str:
+    """Return what is said about a first word that is nothing here; a node may have it, unless it is a mistype."""
+    from difflib import get_close_matches
+
+    folder, name = os.path.split(word)
+    try:
+        there = sorted(entry.name for entry in os.scandir(folder or ".") if entry.is_file())
+    except OSError:
+        there = []
+    near = get_close_matches(name, there, n=1)
+    hint = f"did you mean {os.path.join(folder, near[0])}?" if near else "it is run as a program of the node"
+    what = "isn't here" if "/" in word else "is neither a file here nor a program on PATH"
+    return f"{word} {what}: {hint}"
+
+
+class ScriptOptions(NamedTuple):
+    """The options that a script gives."""
+
+    words: list[str]
+    """Of a command line."""
+    notes: list[str]
+    """For the person."""
+    lines: dict[str, int]
+    """Where they stand, by name of the parameter."""
+
+
+def option_words(script: JobScript, given: frozenset[str], parser: "_OptionParser") -> ScriptOptions:
+    """Return the options of a script.
 
     `given` are names of parameters that the command line gives, which are left out (S3); `parser` is the command's.
 
@@ -165,7 +217,18 @@ def option_words(script: JobScript, given: frozenset[str], parser: "_OptionParse
         raise click.UsageError(f"{script.path}, line {fault.line}: {fault}") from None
     names = given | {_name(said) for said in own}
     kept = [said for said in theirs if _name(said) not in names] + [said for said in own if _name(said) not in given]
-    return [word for said in kept for word in said.words], there.notes
+    words = [word for said in kept for word in said.words]
+    return ScriptOptions(words, there.notes, {_name(said): said.line for said in kept})
+
+
+def located(refusal: "Refusal", path: str, lines: Mapping[str, int]) -> "Refusal":
+    """Return the refusal of a submit with file and line, if what it is about stands in a directive (S4)."""
+    from stoker.brain.domain.errors import refuse
+
+    found = [lines[name] for name in _REFUSED_FOR.get(refusal.code, ()) if name in lines]
+    if len(found) != 1:
+        return refusal
+    return refuse(refusal.code, f"{path}, line {found[0]}: {refusal.message}", refusal.hint, **refusal.facts)
 
 
 def _name(said: _Directive) -> str:
@@ -219,7 +282,7 @@ def _said(parser: "_OptionParser", words: list[str], line: int) -> list[_Directi
             if option is None:
                 hint = "directives have options only; what runs is the script"
                 raise BadDirective(line, f"{rest[0]!r} is no option", hint)
-            if option.name in _NOT_IN_SCRIPTS:
+            if option.name in _NOT_IN_SCRIPTS or option.is_eager:  # as --help is
                 raise BadDirective(line, f"{rest[0]} belongs on the command line, not into a script")
             said.append(_Directive(option, rest[:count], line))
             rest = rest[count:]

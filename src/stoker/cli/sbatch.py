@@ -264,7 +264,11 @@ def _needs(given: Mapping[str, Option]) -> Iterator[tuple[str, str, int]]:
         hint = (
             "say what each node runs as one task: `#STOKER --tasks 2 --gpus 8`, and torchrun or mpirun starts the rest"
         )
-        raise BadDirective(line, f"{total} tasks on {nodes} node(s): they can't be kept together on a node here", hint)
+        raise BadDirective(
+            line,
+            f"{total} tasks on {nodes} {'node' if nodes == 1 else 'nodes'}: they can't be kept together on a node here",
+            hint,
+        )
     for name, value in (
         ("--tasks", total if total > 1 else 0),
         ("--tasks-per-node", here if nodes and nodes > 1 else 0),

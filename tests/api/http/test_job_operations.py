@@ -240,3 +240,10 @@ async def test_the_script_of_a_job_is_shown_apart_from_the_job(plane: Plane) -> 
     assert (shown["command"], shown["script_bytes"], "script" in shown) == (["train.sh", "3"], 8, False)
     script = (await plane.get(f"{JOBS}/{job}/script")).json
     assert (script["name"], script["script"]) == ("train.sh", "echo $1\n")
+
+
+async def test_a_query_that_must_name_something_and_names_nothing_is_refused(plane: Plane) -> None:
+    job = await submit(plane)
+    for query in ("", "?rank=0"):
+        reply = await tell(plane, f"forward{query}", job)
+        assert (reply.status, reply.json["code"], reply.json["message"]) == (400, "missing_field", "`port` is missing")

@@ -81,7 +81,7 @@ def test_a_job_with_a_script_runs_only_where_the_agent_keeps_scripts() -> None:
     story.register("n1", replace(inventory("n1"), keeps_scripts=False))
     script = replace(GOOD, command=("train.sh",), script="echo\n")
     refusal = story.refused(Submit(by=ANNA, specs=(script,)))
-    assert (refusal.code, "all 1 node(s) are too old" in refusal.message) == ("scripts_unknown", True)
+    assert (refusal.code, "all nodes (1) are too old" in refusal.message) == ("scripts_unknown", True)
     story.node("n2")
     where = story.job(story.submit(script)).spec.where
     nodes = story.state.nodes

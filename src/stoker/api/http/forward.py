@@ -43,7 +43,7 @@ NOTED_S: Final = 3_600.0
 _NOTED_MAX: Final = 10_000
 _REFUSALS = (
     *(*LOOKUP, "not_running", "attempt_unknown", "node_unreachable", "port_not_listening", "forward_unavailable"),
-    *("too_many_forwards", "too_many_streams", "not_supported_here", "not_allowed"),
+    *("too_many_forwards", "too_many_streams", "not_supported_here", "not_allowed", "missing_field"),
 )
 _BYTES = {MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}}
 
@@ -74,7 +74,8 @@ def routes(control: ControlPlane) -> Routes:
         command = ForwardPort(by=caller.principal, target=JobRef(job.id), rank=query.rank, port=query.port)
         now = control.clock.mono()
         known = (caller.principal, key, query.port)
-        if attempt is None or known not in noted or now - noted[known] > NOTED_S:  # F4
+        fresh = known in noted and now - noted[known] <= NOTED_S
+        if attempt is None or not (query.check or fresh):  # F4
             (event,) = await control.committer.ask(command)
             assert isinstance(event, JobForwarded), "one who is let through is noted"
             noted[known] = now
@@ -83,6 +84,8 @@ def routes(control: ControlPlane) -> Routes:
         assert attempt is not None, "a job that doesn't run is refused above"
         if query.rank >= len(attempt.tasks):
             raise refusal_error("attempt_unknown", f"job {job.label} has no rank {query.rank}", "ranks begin at 0")
+        if query.check:
+            return Response(media_type=MEDIA_TYPE)
         place = LogPlace(attempt.tasks[query.rank].placement.node, key)
         return _PortAnswer(control, request, nodes, place, limit)
 

@@ -3,7 +3,8 @@
 Rules: L1  it listens on 127.0.0.1 alone, unless --address names another: who reaches it reaches the job
        L2  each connection to it is one to the job, through the control plane; many may be open at once
        L3  a connection that can't be made is told in one line, and it goes on listening
-       L4  it ends with Ctrl-C, or once the job doesn't run any more
+       L4  it ends with Ctrl-C, or once the job doesn't run any more, whether or not anybody connects
+       L5  who wouldn't be let through is refused before anything listens
 """
 
 import asyncio
@@ -17,7 +18,7 @@ from stoker.brain.domain.errors import StokerError, refusal_error
 from stoker.cli.completion import OPEN_JOB
 from stoker.cli.foreground import run_until_signal
 from stoker.cli.options import OnceCommand
-from stoker.cli.server import connect, credentials_of, server_option, servers_of
+from stoker.cli.server import credentials_of, server_option, servers_of
 
 if TYPE_CHECKING:
     from stoker.wire.client import AsyncClient, ForwardQuery
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
 
 CONNECTIONS_MAX: Final = 64
 """As many as the control plane gives one person; more wait in the queue of the listener."""
+LOOK_S: Final = 3.0
+"""Between looks at whether the job still runs."""
+_LIVE: Final = frozenset({"starting", "running", "stopping"})
 _PIECE_BYTES: Final = 32 << 10
 _ENDS: Final = frozenset(
     {"not_running", "attempt_unknown", "job_unknown", "job_forgotten", "not_allowed", "token_unknown"}
@@ -60,7 +64,6 @@ def forward(ctx: click.Context, job_id: str, ports: str, address: str) -> None:
     found = _RANKED.fullmatch(job_id)
     job, rank = (found[1], int(found[2])) if found else (job_id, 0)
     local, port = _ports_in(ports)
-    connect().job(job)  # a wrong id or token is told before anything listens
     from stoker.wire.client import AsyncClient, ForwardQuery
 
     shown = credentials_of(ctx)
@@ -68,6 +71,7 @@ def forward(ctx: click.Context, job_id: str, ports: str, address: str) -> None:
     async def run(stop: asyncio.Event) -> None:
         client = AsyncClient(servers_of(ctx), token=shown.token, ca_file=shown.ca_file, insecure=shown.insecure)
         async with client:
+            await _check(client, job, ForwardQuery(port=port, rank=rank, check=True))
             await _Forwarding(client, job, ForwardQuery(port=port, rank=rank)).serve(address, local, stop)
 
     run_until_signal(run)
@@ -80,6 +84,13 @@ def _ports_in(text: str) -> tuple[int, int]:
     if not numbers or not all(0 < number <= 65_535 for number in numbers):
         raise click.BadParameter(f"{text!r} is neither PORT nor LOCAL:PORT, with numbers from 1 to 65535")
     return numbers[0], numbers[1]
+
+
+async def _check(client: "AsyncClient", job: str, query: "ForwardQuery") -> None:
+    """Raises: StokerError, as a connection would be refused (L5)."""
+    from stoker.wire.client.clients import connect_to_port
+
+    await (await connect_to_port(client, job, query)).close()
 
 
 class _Forwarding:
@@ -100,10 +111,13 @@ class _Forwarding:
         except OSError as fault:
             raise _port_in_use(address, local, self._query.port, fault) from fault
         shown = f"[{address}]" if ":" in address else address
-        click.echo(f"http://{shown}:{local} is port {self._query.port} of job {self._job}; Ctrl-C ends it")
+        task = f"rank {self._query.rank} of job {self._job}" if self._query.rank else f"job {self._job}"
+        click.echo(f"http://{shown}:{local} is port {self._query.port} of {task}; Ctrl-C ends it")
         stopping = asyncio.ensure_future(stop.wait())
         try:
-            await asyncio.wait((stopping, self._over), return_when=asyncio.FIRST_COMPLETED)
+            while not (stopping.done() or self._over.done()):
+                await asyncio.wait((stopping, self._over), timeout=LOOK_S, return_when=asyncio.FIRST_COMPLETED)
+                await self._look()
         finally:
             stopping.cancel()
             server.close()
@@ -112,6 +126,18 @@ class _Forwarding:
             await asyncio.gather(*self._open, return_exceptions=True)
         if self._over.done():
             self._over.result()
+
+    async def _look(self) -> None:
+        """See whether the job still runs (L4). A control plane that doesn't answer is no reason to end."""
+        try:
+            job = await self._client.job(self._job)
+        except StokerError as fault:
+            if fault.refusal.code in _ENDS and not self._over.done():
+                self._over.set_exception(fault)
+            return
+        if job.state not in _LIVE and not self._over.done():
+            click.echo(f"job {self._job} runs no more: it is {job.state}", err=True)
+            self._over.set_result(None)
 
     async def _take(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()

@@ -70,6 +70,7 @@ _SELECTIONS: Final = {
         "pending,running,failed,timeout,out_of_memory,node_failed",
         lambda job: job.members.failed > 0 if job.members else job.state not in ("pending", "running"),
     ),
+    "requeue --hold": Selection("stopped and held", "starting,running", lambda job: True),
     "signal": Selection("signalled", "running", lambda job: True),
 }
 """Jobs that an operation selects by filters without a state: those to which it can do something."""
@@ -146,7 +147,7 @@ def requeue(job_ids: tuple[str, ...], form: str, *, hold: bool, **given: Any) ->
       stoker requeue --mine --state failed
     """
     client = connect()
-    chosen = _chosen(client, "requeue", job_ids, given)
+    chosen = _chosen(client, "requeue --hold" if hold else "requeue", job_ids, given)
     give(form, chosen, lambda job_id: client.requeue(job_id, hold=hold), selected=not job_ids)
 
 
@@ -215,7 +216,7 @@ def patch_of(given: Mapping[str, Any]) -> "JobPatch":
         if given.get(word) is not None:
             body[field] = parse_memory_mb(given[word])
     if not body:
-        raise click.UsageError("say what to change, such as --time 4h; `stoker update --help` lists what may be")
+        raise click.UsageError("say what to change, such as --time 4h")
     return JobPatch(**body)
 
 

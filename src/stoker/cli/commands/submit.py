@@ -16,12 +16,14 @@ Rules: U1  stdout gets the id (or, with --json, the job) and nothing else
 import os
 import sys
 from collections.abc import Callable
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from stoker.cli.completion import tenants
 from stoker.cli.display.formatting import duration
+from stoker.cli.display.messages import refused
 from stoker.cli.display.output import for_people, show_value
 from stoker.cli.display.safe_text import visible
 from stoker.cli.job_end import exit_of, goes_on, perhaps_submitted, tell_end, wait_for
@@ -29,7 +31,7 @@ from stoker.cli.options import OnceCommand, adding, with_options
 from stoker.cli.server import FOLLOW_PATIENCE_S, answer_options, connect
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from stoker.cli.job_script import JobScript
     from stoker.wire.client import JobBody
@@ -38,6 +40,8 @@ if TYPE_CHECKING:
 LOOK: Final = "nvidia-smi"
 SCRIPT: Final = "stoker.script"
 """Key under which the command's context has the script that was found."""
+LINES: Final = "stoker.script_lines"
+"""And the lines on which its directives give options."""
 SENT: Final = ("PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "LANG")
 _options: Final = with_options(
     # what each task needs
@@ -153,16 +157,17 @@ class SubmitCommand(OnceCommand):
             return which(word) is not None
 
         options = args[: len(args) - len(words)]
-        script = found_script(words[0], on_path) if options[-1:] != ["--"] else None
+        as_it_stands = options[-1:] == ["--"]
+        script = None if as_it_stands else found_script(words[0], on_path)
         if script is None:
-            if remark := command_remark(words, on_path):
+            if remark := command_remark(words, on_path, as_it_stands=as_it_stands):
                 _note(remark)
             return args
         given = frozenset(param.name or "" for param in order if isinstance(param, click.Option))
-        said, notes = option_words(script, given, parser)
+        said, notes, lines = option_words(script, given, parser)
         for note in (*notes, *remarks(script, on_path)):
             _note(f"{script.path}: {note}")
-        ctx.meta[SCRIPT] = script
+        ctx.meta[SCRIPT], ctx.meta[LINES] = script, lines
         return [*said, *options, "--", script.name, *words[1:]]
 
 
@@ -208,13 +213,12 @@ def submit(
         raise click.UsageError(
             "--follow follows one job, and each member of an array writes: use --wait, or `stoker logs -f ID_INDEX`"
         )
-    body = job_body(given, os.environ, _here, ctx.meta.get(SCRIPT))
-    with perhaps_submitted():
-        job = connect().submit(body)
+    with perhaps_submitted(), _directives_named(ctx):
+        job = connect().submit(job_body(given, os.environ, _here, ctx.meta.get(SCRIPT)))
     plain = for_people(form)
     if plain:
         click.echo(job.id)
-        if body.time_limit is None and sys.stderr.isatty():
+        if given.get("time_limit") is None and sys.stderr.isatty():
             _note(_default_limit(job))
     elif not waits or follow:
         show_value(form, job)
@@ -230,6 +234,20 @@ def submit(
     if waits and not follow and not plain:
         show_value(form, job)
     ctx.exit(exit_of(job))
+
+
+@contextmanager
+def _directives_named(ctx: click.Context) -> "Iterator[None]":
+    """Say, when what a directive of the script gives is refused, where it stands (U8)."""
+    try:
+        yield
+    except refused() as fault:
+        if SCRIPT not in ctx.meta:
+            raise
+        from stoker.brain.domain.errors import StokerError
+        from stoker.cli.job_script import located
+
+        raise StokerError(located(fault.refusal, ctx.meta[SCRIPT].path, ctx.meta[LINES])) from fault
 
 
 def _default_limit(job: "JobView") -> str:

@@ -37,6 +37,7 @@ _SHOWN: Final = frozenset(
     {
         *("partition", "where", "begin", "output", "error", "comment", "encoding"),  # below, with labels of their own
         *("array", "array_of"),  # in the head
+        "time_limit_at",  # beside the limit
         *("status", "message"),  # only in the answer to a submit
     }
 )

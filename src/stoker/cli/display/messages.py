@@ -41,12 +41,15 @@ def show_problem(fault: "StokerError") -> int:
 
 def show_usage_fault(fault: click.ClickException) -> None:
     """Print what was wrong with a command line, and where its options are listed."""
-    message = visible(fault.format_message()).rstrip()
+    said, _, hint = fault.format_message().rstrip().partition("\nhint: ")
+    message = visible(said).rstrip()
     first = message[:2]
     message = first.lower() + message[2:] if first[:1].isupper() and not first[1:].isupper() else message
     click.echo(f"error: {message}", err=True)
     ctx = getattr(fault, "ctx", None)
-    if isinstance(fault, click.UsageError) and ctx is not None:
+    if hint:
+        click.echo(f"hint: {visible(hint)}", err=True)
+    elif isinstance(fault, click.UsageError) and ctx is not None:
         click.echo(f"hint: `{ctx.command_path} --help` lists what it takes", err=True)
 
 

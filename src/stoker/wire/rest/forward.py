@@ -20,3 +20,5 @@ class ForwardQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Must be given: the port on which a process of the task listens, on 127.0.0.1, [::1] or all addresses."""
     rank: Count = 0
     """Which task of the gang."""
+    check: bool = False
+    """Only whether a connection would be let through is told, by an empty answer; none is made, and none is noted."""

@@ -135,7 +135,7 @@ def _no_node_for_script(state: ClusterState, script: str) -> Refusal | None:
     nodes = len(state.nodes)
     if not script or not nodes or any(node.inventory.keeps_scripts for node in state.nodes.values()):
         return None
-    message = f"the job brings a script, and the agents of all {nodes} node(s) are too old to know that"
+    message = f"the job brings a script, and the agents of all nodes ({nodes}) are too old to know that"
     hint = "upgrade an agent first; or put the script where the nodes can read it, and submit `-- /its/path`"
     return refuse("scripts_unknown", message, hint, nodes=nodes)
 
