@@ -112,3 +112,10 @@ def test_the_hint_of_an_array_that_has_ended_names_that_array(failed: int) -> No
     ended = Reason(ReasonCode.MEMBERS_ENDED, {"succeeded": 2, "failed": failed, "cancelled": 0, "others": failed})
     assert "`stoker list 7`" in hint_for(ended, job="7")
     assert "--name NAME" in hint_for(ended, job="7", forgotten=True), "a list of what is forgotten is refused"
+
+
+@pytest.mark.parametrize("code", [ReasonCode.CANCELLED, ReasonCode.REQUEUED, ReasonCode.HELD])
+def test_a_person_who_gave_an_order_is_named_as_lists_name_people(code: ReasonCode) -> None:
+    assert "ada" in describe(Reason(code, {"by": "user:ada"}))
+    assert "user:" not in describe(Reason(code, {"by": "user:ada"}))
+    assert "token:" in describe(Reason(code, {"by": "token:abc"})), "who has no name keeps the kind"

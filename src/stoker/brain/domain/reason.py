@@ -357,13 +357,21 @@ def _clauses(reason: Reason) -> Facts:
             return {"ails": ", ".join(of), "such": f" ({facts['drained']})" if facts.get("drained") else ""}
         case ReasonCode.NODES_UNAVAILABLE:
             return {"such": ""}
+        case ReasonCode.CANCELLED | ReasonCode.REQUEUED if "by" in facts:
+            return {"by": _person(facts)}
         case ReasonCode.HELD:
-            who = str(facts.get("by", "?")).removeprefix(USER_PREFIX)
-            return {"by": who, "since": f" since {_readable('since', facts['since'])}" if "since" in facts else ""}
+            return {
+                "by": _person(facts),
+                "since": f" since {_readable('since', facts['since'])}" if "since" in facts else "",
+            }
         case ReasonCode.DEPENDENCY if "jobs" in facts:
             return {"waits": facts["jobs"]}
         case _:
             return {}
+
+
+def _person(facts: Facts) -> str:
+    return str(facts.get("by", "?")).removeprefix(USER_PREFIX)
 
 
 def hint_for(reason: Reason, *, job: str = "", forgotten: bool = False) -> str:
