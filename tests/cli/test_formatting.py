@@ -3,7 +3,9 @@
 from msgspec import structs
 
 from stoker.brain.domain.lifecycle import JobState, Outcome
-from stoker.cli.display.formatting import instant_ms, ran
+from stoker.brain.domain.reason import ReasonCode
+from stoker.cli.display.formatting import instant_ms, note_line, ran
+from stoker.wire.rest.job import MembersView, ReasonView
 from tests.cli.views import at, attempt, job
 
 
@@ -18,3 +20,11 @@ def test_a_job_that_waits_again_does_not_go_on_running() -> None:
 def test_a_job_that_runs_is_measured_to_now() -> None:
     live = structs.replace(job(), state=JobState.RUNNING, started_at=at(1), ended_at=None, attempts=[attempt()])
     assert ran(live, instant_ms(at(11))) == "10s"
+
+
+def test_the_members_of_an_array_that_has_ended_are_counted_once_beside_it() -> None:
+    members = MembersView(
+        total=3, pending=0, held=0, starting=0, running=0, stopping=0, succeeded=2, failed=1, cancelled=0
+    )
+    why = ReasonView(ReasonCode.MEMBERS_ENDED, "its members have ended: 2 succeeded, 1 failed", "", {})
+    assert note_line(job(members=members, reason=why)) == "3 members, 2 succeeded, 1 failed"

@@ -3,9 +3,10 @@
 import msgspec
 
 from stoker.cli.commands.status import cluster_pairs
+from stoker.cli.display.formatting import instant_ms
 from stoker.cli.display.job_details import job_pairs
 from stoker.wire.rest.job import JobView
-from tests.cli.views import cluster, job
+from tests.cli.views import at, cluster, job
 
 
 def test_members_of_arrays_are_counted_and_their_array_is_not_counted_beside_them() -> None:
@@ -56,3 +57,12 @@ def test_a_text_field_without_a_value_and_one_that_stands_elsewhere_have_no_line
     said = [key for key, _ in job_pairs(job(array="0-9", message="m", error="e", status="submitted"), 0, whole=True)]
     assert {"note", "array", "message", "error", "status", "array of"}.isdisjoint(said)
     assert said.count("stderr") == 1
+
+
+def test_the_end_of_a_time_limit_is_told_once_and_with_its_date_where_it_is_far_off() -> None:
+    ends = at(0)
+    for left_h, told in ((1, "ends 00:00:00 UTC"), (23, "ends 2026-11-28 00:00:00 UTC")):
+        now = instant_ms(ends) - left_h * 3_600_000
+        said = dict(job_pairs(job(time_limit_at=ends, time_limit_ms=86_400_000), now, whole=False))
+        assert told in str(said["time limit"])
+        assert "time limit at" not in said

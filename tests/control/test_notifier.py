@@ -4,8 +4,10 @@ import asyncio
 
 import pytest
 
+from stoker.brain.domain.dependency import Dependency, DependencyKind
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.brain.domain.ids import JobId
+from stoker.brain.domain.job import EndCause
 from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.notify import PAUSES_MS, TRIES_MAX, DeliveryResult, Message, NoticeState, Notify, NotifyEvent
 from stoker.brain.domain.tenant import Tenant
@@ -233,3 +235,34 @@ async def test_a_target_that_may_not_be_told_is_refused_before_anything_is_submi
         with pytest.raises(StokerError) as refused:
             check_targets(s.control, wanted(NotifyEvent.END))
         assert refused.value.refusal.code == "notify_not_allowed"
+
+
+@virtual
+async def test_the_failure_of_a_gang_leads_to_its_rank_and_says_how_long_it_ran_also_below_a_second() -> None:
+    target = Target()
+    async with stage(messenger=target) as s:
+        player = await s.join("gpu-4", 2)
+        job = await s.submit(tasks=2, notify=wanted(NotifyEvent.FAIL))
+        first = (await player.next_start()).key
+        await player.say_started(first)
+        second = (await player.next_start(2)).key
+        await player.say_started(second)
+        await s.pause(0.4)
+        await player.end(second, exit_code=7)
+        await player.end(first, cause=EndCause.STOPPED)
+        await settled(s, job, NoticeState.SENT)
+        (message,) = target.told
+        assert message.hint == f"stoker logs {job}.1"
+        assert " failed after 4" in message.text
+        assert "ms: rank 1 on gpu-4 exited with code 7" in message.text
+
+
+@virtual
+async def test_nobody_is_sent_to_the_output_of_a_job_that_never_started() -> None:
+    target = Target()
+    async with stage(messenger=target) as s:
+        first = await s.submit()
+        job = await s.submit(notify=wanted(NotifyEvent.FAIL), after=(Dependency(kind=DependencyKind.OK, job=first),))
+        await s.cancel(first)
+        await settled(s, job, NoticeState.SENT)
+        assert target.told[0].hint == f"stoker status {job}"

@@ -1,6 +1,7 @@
 """`stoker usage` against a real cluster."""
 
 import json
+import re
 
 import pytest
 
@@ -20,6 +21,7 @@ def test_usage_counts_what_ran_and_what_still_runs_and_every_form_says_the_same(
     table = say("usage", "--by", "job").stdout
     assert table.splitlines()[0].split() == ["JOB", "JOBS", "GPU-HOURS", "SHARE", "CPU-HOURS"]
     assert "idle" in table
+    assert re.search(r"^from +\d{4}-\d\d-\d\d \d\d:\d\d:\d\d \w+$", table, re.MULTILINE), "people read no ISO 8601"
     wide = say("usage", "--by", "node", "-o", "wide").stdout
     assert "GPU-MS" in wide.splitlines()[0]
     yaml = say("usage", "-o", "yaml", "--user", "nobody").stdout
@@ -50,3 +52,10 @@ def test_a_list_by_time_and_by_member(say: Say) -> None:
     assert [row["id"] for row in rows] == [f"{array}_2", f"{array}_1", f"{array}_0"]
     assert json.loads(say("list", "--until", "2020-01-01", "--json").stdout)["jobs"] == []
     assert say("cancel", array).exit_code == 0
+
+
+def test_a_list_of_a_member_says_what_shows_members(say: Say) -> None:
+    done = say("list", "12_3")
+    assert done.exit_code == 4
+    assert "12_3 isn't the id of a whole array" in done.stderr
+    assert "`stoker status 12_3`" in done.stderr

@@ -69,3 +69,7 @@ def test_whatever_the_brain_refuses_a_submit_with_is_named_so() -> None:
 
 def test_an_unlisted_code_shows_as_a_defect_of_ours() -> None:
     assert status_of("no_such_code").http == 500
+
+
+def test_a_label_is_refused_under_a_title_that_fits_jobs_as_well_as_nodes() -> None:
+    assert status_of("bad_label").title == "Not a label"

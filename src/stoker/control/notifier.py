@@ -159,7 +159,8 @@ class Notifier:
     def _message(self, job: Job, event: NotifyEvent) -> Message:
         state = self._committer.state
         shown = state.shown_state(job)
-        message = message_of(job, event, shown, self._committer.now(), self._said(job, event))
+        rank = _ending_rank(self._why(job))
+        message = message_of(job, event, shown, self._committer.now(), self._said(job, event), rank)
         return replace(message, cluster_id=state.cluster_id)
 
     def _said(self, job: Job, event: NotifyEvent) -> str:
@@ -198,6 +199,12 @@ class Notifier:
 
 
 _BAD: Final = (JobState.FAILED, JobState.TIMEOUT, JobState.OUT_OF_MEMORY, JobState.NODE_FAILED)
+
+
+def _ending_rank(reason: Reason | None) -> str:
+    """Return the rank by which a gang ended; empty = it is none, or didn't end by one."""
+    facts = reason.facts if reason is not None else {}
+    return str(facts["rank"]) if "tasks" in facts and "rank" in facts else ""
 
 
 def reason_text(reason: Reason) -> str:

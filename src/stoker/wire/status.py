@@ -98,7 +98,7 @@ STATUSES: Final[dict[str, Status]] = {
     "bad_priority": _mistyped("Not a priority"),
     "bad_server": _mistyped("Not a server's address"),
     "bad_selector": _mistyped("Not a label selector"),
-    "bad_label": _mistyped("Not a label for a node"),
+    "bad_label": _mistyped("Not a label"),
     "bad_taint": _mistyped("Not a taint"),
     "bad_toleration": _mistyped("Not a toleration"),
     "bad_partition_name": _mistyped("Not a name for a partition"),

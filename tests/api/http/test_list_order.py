@@ -139,3 +139,13 @@ async def test_mine_are_the_jobs_of_the_callers_account_whatever_token_submitted
         assert await ids(s, anna, mine=True) == [str(mine)]
         with pytest.raises(StokerError, match="user"):
             await listed(s, anna, mine=True, user="bob")
+
+
+@virtual
+async def test_a_list_is_sorted_by_the_titles_that_people_see_above_its_columns() -> None:
+    async with stage() as s:
+        jobs = {await s.submit(hold=True, priority=priority): priority for priority in (500, 900, 100)}
+        rising = [str(job) for job in sorted(jobs, key=lambda job: jobs[job])]
+        assert await ids(s, sort="prio", limit=2) == rising
+        assert await ids(s, sort="-prio", limit=2) == rising[::-1]
+        assert await ids(s, sort="exit") == await ids(s, sort="exit_code")

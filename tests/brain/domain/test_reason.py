@@ -98,3 +98,24 @@ def test_a_held_job_says_who_holds_it_and_one_held_before_that_was_noted_that_so
     assert describe(Reason(ReasonCode.HELD, by)) == "ada holds it since 2026-11-29 00:03:17 UTC"
     assert describe(Reason(ReasonCode.HELD, {"by": ""})) == "a person holds it"
     assert hint_for(Reason(ReasonCode.HELD, by), job="7") == "`stoker release 7` lets it run"
+
+
+@pytest.mark.parametrize("code", [ReasonCode.EXITED, ReasonCode.KILLED_BY_SIGNAL])
+def test_the_hint_of_a_gang_that_failed_leads_to_the_lines_of_the_rank_that_failed_first(code: ReasonCode) -> None:
+    first: Facts = {"exit_code": 3, "signal": 9, "rank": 2, "node": "gpu-4", "tasks": 3}
+    assert hint_for(Reason(code, first), job="7").startswith("`stoker logs 7.2` ")
+    assert hint_for(Reason(code, {"exit_code": 3, "signal": 9}), job="7").startswith("`stoker logs 7` ")
+
+
+@pytest.mark.parametrize("failed", [0, 1])
+def test_the_hint_of_an_array_that_has_ended_names_that_array(failed: int) -> None:
+    ended = Reason(ReasonCode.MEMBERS_ENDED, {"succeeded": 2, "failed": failed, "cancelled": 0, "others": failed})
+    assert "`stoker list 7`" in hint_for(ended, job="7")
+    assert "--name NAME" in hint_for(ended, job="7", forgotten=True), "a list of what is forgotten is refused"
+
+
+@pytest.mark.parametrize("code", [ReasonCode.CANCELLED, ReasonCode.REQUEUED, ReasonCode.HELD])
+def test_a_person_who_gave_an_order_is_named_as_lists_name_people(code: ReasonCode) -> None:
+    assert "ada" in describe(Reason(code, {"by": "user:ada"}))
+    assert "user:" not in describe(Reason(code, {"by": "user:ada"}))
+    assert "token:" in describe(Reason(code, {"by": "token:abc"})), "who has no name keeps the kind"

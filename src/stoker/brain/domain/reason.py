@@ -224,7 +224,7 @@ _SENTENCES: Final[dict[ReasonCode, tuple[str, str]]] = {
     ),
     ReasonCode.MEMBERS_ENDED: (
         "its members have ended: {succeeded} succeeded, {failed} failed, {cancelled} were cancelled",
-        "`stoker list --members --name NAME` shows them; `stoker requeue {id}` runs those that failed once more",
+        "`stoker list {id}` shows them; `stoker requeue {id}` runs those that failed once more",
     ),
     ReasonCode.REQUEUED: ("{by} asked for another try", "nothing to do"),
 }
@@ -269,8 +269,10 @@ _NOT_RESUMED: Final = (
     "`stoker node list` says what ails each; nodes that answer again and can work are used by themselves"
 )
 """Of nodes that `stoker node resume NODE` wouldn't bring back."""
-_MEMBERS_ENDED_NONE_AGAIN: Final = "`stoker list --members --name NAME` shows them"
+_MEMBERS_ENDED_NONE_AGAIN: Final = "`stoker list {id}` shows them"
 """Where `stoker requeue ID` is refused."""
+_MEMBERS_ENDED_FORGOTTEN: Final = "`stoker list --members --name NAME` shows them"
+"""Of an array that `stoker list ID` knows no more."""
 _NEVER_WITHIN: Final = (
     "it can't start while that limit holds: an admin may raise it (`stoker tenant set {tenant}`); else cancel it, and "
     "submit one that asks for less"
@@ -355,13 +357,21 @@ def _clauses(reason: Reason) -> Facts:
             return {"ails": ", ".join(of), "such": f" ({facts['drained']})" if facts.get("drained") else ""}
         case ReasonCode.NODES_UNAVAILABLE:
             return {"such": ""}
+        case ReasonCode.CANCELLED | ReasonCode.REQUEUED if "by" in facts:
+            return {"by": _person(facts)}
         case ReasonCode.HELD:
-            who = str(facts.get("by", "?")).removeprefix(USER_PREFIX)
-            return {"by": who, "since": f" since {_readable('since', facts['since'])}" if "since" in facts else ""}
+            return {
+                "by": _person(facts),
+                "since": f" since {_readable('since', facts['since'])}" if "since" in facts else "",
+            }
         case ReasonCode.DEPENDENCY if "jobs" in facts:
             return {"waits": facts["jobs"]}
         case _:
             return {}
+
+
+def _person(facts: Facts) -> str:
+    return str(facts.get("by", "?")).removeprefix(USER_PREFIX)
 
 
 def hint_for(reason: Reason, *, job: str = "", forgotten: bool = False) -> str:
@@ -375,10 +385,14 @@ def hint_for(reason: Reason, *, job: str = "", forgotten: bool = False) -> str:
 
 def _hint(reason: Reason, *, forgotten: bool) -> str:
     facts = reason.facts
+    if of_gang := _of_gang(reason):
+        return of_gang[1]
     match reason.code:
         case ReasonCode.NODES_UNAVAILABLE if facts and not (facts.get("draining") or facts.get("paused")):
             return _NOT_RESUMED
-        case ReasonCode.MEMBERS_ENDED if forgotten or _none_failed(reason):
+        case ReasonCode.MEMBERS_ENDED if forgotten:
+            return _MEMBERS_ENDED_FORGOTTEN
+        case ReasonCode.MEMBERS_ENDED if _none_failed(reason):
             return _MEMBERS_ENDED_NONE_AGAIN
         case ReasonCode.TENANT_LIMIT if _alone_too_much(reason):
             return _NEVER_WITHIN

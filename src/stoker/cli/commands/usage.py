@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from stoker.cli.clock import with_timestamps
+from stoker.cli.clock import local_text, with_timestamps
 from stoker.cli.completion import tenants
 from stoker.cli.display.output import show_rows
 from stoker.cli.display.table import Column
@@ -82,8 +82,8 @@ def _percent(part: int, whole: int) -> str | None:
 
 def _summary(report: "UsageView") -> Iterator[tuple[str, object]]:
     cluster = report.cluster
-    yield "from", report.since
-    yield "to", report.to
+    yield "from", local_text(report.since)
+    yield "to", local_text(report.to)
     if report.more:
         yield "lines", f"the {len(report.lines)} largest; smaller ones are left out, and are in the total"
     yield "total", f"{report.total.gpu_hours:.2f} GPU-hours, {report.total.cpu_hours:.2f} CPU-hours, {_jobs(report)}"

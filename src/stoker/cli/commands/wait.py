@@ -12,7 +12,9 @@ from stoker.cli.server import answer_options
 
 @click.command(cls=OnceCommand)
 @click.argument("job_ids", metavar="ID...", nargs=-1, required=True, type=ANY_JOB)
-@click.option("--timeout", metavar="T", help="Wait at most so long: 90s, 10m, 2h. [default: as long as it takes]")
+@click.option(
+    "--timeout", metavar="T", help="Wait at most so long: 90s, 10m, 2h; 10 is minutes. [default: as long as it takes]"
+)
 @answer_options
 @click.pass_context
 def wait(ctx: click.Context, job_ids: tuple[str, ...], timeout: str | None, form: str) -> None:

@@ -58,7 +58,11 @@ def members_text(members: "MembersView") -> str:
 
 def note_line(job: "JobView") -> str | None:
     """Return the note of a list beside a job: progress of an array, and why a job waits or ended."""
-    parts = (members_text(job.members) if job.members else None, reason_line(job.reason))
+    from stoker.brain.domain.reason import ReasonCode
+
+    counts = members_text(job.members) if job.members else None
+    counted = counts and job.reason is not None and job.reason.code is ReasonCode.MEMBERS_ENDED
+    parts = (counts, None if counted else reason_line(job.reason))
     return "; ".join(filter(None, parts)) or None
 
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 NAME_CELLS_MAX: Final = 40
 BLOCKING_SHOWN: Final = 3
 """Jobs that hold what another waits for, on lines of their own."""
+_ONE_DAY_MS: Final = 24 * 3_600_000
 Pairs = Iterator[tuple[str, object]]
 _SHOWN: Final = frozenset(
     {
@@ -39,6 +40,7 @@ _SHOWN: Final = frozenset(
         *("array", "array_of"),  # in the head
         "time_limit_at",  # beside the limit
         *("status", "message"),  # only in the answer to a submit
+        "time_limit_at",  # beside the time limit
     }
 )
 """Optional text fields of `JobView` that need no line of their own."""
@@ -233,12 +235,16 @@ def _texts_beside(job: "JobView") -> dict[str, str]:
 
 
 def limit_text(job: "JobView", now_ms: int) -> str:
-    """The time limit and, while the job runs, what is left of it: `1d, 3h left, ends 14:20:05 CET at the latest`."""
+    """The time limit and, while the job runs, what is left of it: `1d, 3h left, ends 14:20:05 CET at the latest`.
+
+    With its date where a time of day may be taken for one of another day.
+    """
     whole = duration(job.time_limit_ms) or "none"
     if job.time_limit_at is None:
         return whole
     left_ms = max(0, instant_ms(job.time_limit_at) - now_ms)
-    return f"{whole}, {duration(left_ms)} left, ends {time_of_day(job.time_limit_at)} at the latest"
+    ends = time_of_day(job.time_limit_at) if left_ms < _ONE_DAY_MS // 2 else local_text(job.time_limit_at)
+    return f"{whole}, {duration(left_ms)} left, ends {ends} at the latest"
 
 
 def _silence_text(ms: int | None) -> str:

@@ -169,7 +169,9 @@ def _check_pattern(name: str) -> None:
 def _array_named(text: str) -> JobId:
     ref = parse_job_ref(text)
     if ref.members is not None:
-        raise bad_value("array", wanted="the id of an array, such as 123", got=text[:80], kind="parameter")
+        message = f"{text[:80]} isn't the id of a whole array, so it has no members to list"
+        hint = f"leave the index out: {ref.job}; `stoker status {text[:80]}` shows members"
+        raise StokerError(refuse("bad_parameter", message, hint))
     return ref.job
 
 

@@ -65,6 +65,8 @@ _COLUMNS: Final[Mapping[str, Callable[[Job, JobState, Instant], Value]]] = {
     "exit_code": lambda job, state, now: job.exit_code,
     "time_limit": lambda job, state, now: job.spec.time_limit_ms or None,
 }
+_TITLES: Final = {"prio": "priority", "exit": "exit_code"}
+"""Titles in tables that are shorter than the names of their columns."""
 _HIDDEN: Final = frozenset({"name", "user", "partition", "attempts", "exit_code"})
 """Columns that a reduced sight of a job doesn't show (S2): their order would tell them."""
 
@@ -99,6 +101,7 @@ def order_of(text: str, now: Instant, sees: Sights) -> Order | None:
     if text in ("", LIVE_FIRST):
         return None
     column = text.removeprefix("-")
+    column = _TITLES.get(column, column)
     if column not in _COLUMNS:
         message = f"jobs can't be sorted by {column[:80]!r}: there is no such column"
         hint = f"sort by `{LIVE_FIRST}` or one of {', '.join(_COLUMNS)}; with `-` before it the largest come first"

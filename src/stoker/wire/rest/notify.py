@@ -112,15 +112,18 @@ def targets_text(notify: Notify | None) -> list[str]:
     return [target_shown(target) for target in notify.to] if notify is not None else []
 
 
-def message_of(job: Job, event: NotifyEvent, state: JobState, now: Instant, said: str) -> Message:
-    """Return what is told of an event. `state` is the one people are shown; `said` tells why it waits or ended."""
+def message_of(job: Job, event: NotifyEvent, state: JobState, now: Instant, said: str, rank: str = "") -> Message:
+    """Return what is told of an event. `state` is the one people are shown; `said` tells why it waits or ended.
+
+    `rank`: of the task that ended a gang.
+    """
     label = job.label
     name = one_line(job.spec.name)
     failed_member = job.members is not None and event is NotifyEvent.FAIL
     what = f"{'array' if job.members is not None else 'job'} {label} {name}"
     hint = f"stoker why {label}" if event is NotifyEvent.WAIT else f"stoker status {label}"
-    if event is NotifyEvent.FAIL and not failed_member:
-        hint = f"stoker logs {label}"
+    if event is NotifyEvent.FAIL and not failed_member and job.started_at != NEVER:
+        hint = f"stoker logs {label}{f'.{rank}' if rank else ''}"
     return Message(
         id=f"{job.uid}:{event}:{job.newest_attempt}",
         event=event,
@@ -159,7 +162,8 @@ _ENDS: Final = {
 
 
 def _span(since: Instant, until: Instant) -> str:
-    return human_duration(max(0, until - since) // SECOND_MS * SECOND_MS)
+    span_ms = max(0, until - since)
+    return human_duration(span_ms if span_ms < SECOND_MS else span_ms // SECOND_MS * SECOND_MS)
 
 
 def one_line(text: str) -> str:
