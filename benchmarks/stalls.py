@@ -30,6 +30,7 @@ from stoker.adapters.logs import StructuredTelemetry
 from stoker.adapters.metrics import Metrics
 from stoker.adapters.sqlite.event_log import SqliteLog
 from stoker.adapters.sqlite.history import SqliteHistory
+from stoker.brain.domain.access import Caller, Role
 from stoker.brain.domain.array import JobRef
 from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.dependency import Dependency, DependencyKind
@@ -39,6 +40,7 @@ from stoker.brain.domain.job_filter import JobFilter
 from stoker.brain.domain.units import DAY_MS, Instant
 from stoker.brain.domain.usage import UsageBy, UsageQuery
 from stoker.brain.state.commands import Cancel, PutTenant, Submit
+from stoker.control.access import Sights
 from stoker.control.control_plane import active
 from stoker.control.control_ports import ControlPorts
 from stoker.control.queries.job_listing import page_of, select
@@ -48,6 +50,7 @@ from stoker.live.control_plane import LiveControlPlane, quiet_collector, recover
 from stoker.live.main import SWITCH_S
 from stoker.live.settings.control import ControlSettings
 from stoker.live.settings.policy import PolicySettings
+from stoker.wire.rest.job import JobListQuery
 
 SHAPES = 1_000
 BULK = 1_000
@@ -159,8 +162,10 @@ def duties(bench: Bench, quiet_s: float) -> list[tuple[str, Duty]]:
     async def full() -> None:
         gc.collect(2)
 
+    everybody = Sights(control.committer.state, Caller(principal=BENCH, role=Role.ADMIN))
+
     async def filtered() -> None:
-        await select(control, JobFilter(name="nobody"), await page_of(control, 50))
+        await select(control, JobFilter(name="nobody"), await page_of(control, JobListQuery(limit=50), everybody))
 
     async def trim() -> None:
         await history.store.trim(control.committer.now(), 1)

@@ -40,7 +40,7 @@ def test_the_trail_is_listed_newest_first_and_narrowed_down(say: Say) -> None:
     ]
     table = say("audit", "--job", job, "--outcome", "refused").stdout.splitlines()
     assert table[0].split() == ["AT", "BY", "ACTION", "OUTCOME", "ABOUT", "DETAILS"]
-    assert [line.split()[2:5] for line in table[1:]] == [["cancel", "job_ended", job]]
+    assert [line.split()[4:7] for line in table[1:]] == [["cancel", "job_ended", job]]
     assert len(say("audit", "--limit", "2").stdout.splitlines()) == 3
     assert "rows: []" in say("audit", "--by", "user:nobody-at-all", "-o", "yaml").stdout
 

@@ -325,10 +325,9 @@ async def test_when_runner_and_guard_are_killed_the_next_runner_ends_what_users_
 
 
 async def test_a_user_job_leaves_no_folder_open_to_others(users: Users, node: RealNode, agent: Listener) -> None:
-    """Of the data folder others may pass through two, and list none."""
+    """Of the data folder others may pass through three, and list none."""
     await ran(node, agent, users.ann, "touch mine")
     data = node.folder / "agent"
     modes = {path.name: stat.S_IMODE(path.lstat().st_mode) for path in data.iterdir()}
     assert stat.S_IMODE(data.stat().st_mode) & 0o066 == 0
-    assert {name for name, mode in modes.items() if mode & 0o077} == {"work"}
-    assert modes["work"] == 0o711
+    assert {name: mode for name, mode in modes.items() if mode & 0o077} == {"work": 0o711, "hosts": 0o711}

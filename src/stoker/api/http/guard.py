@@ -49,7 +49,7 @@ _ELSEWHERE: Final = ("cross-site", "same-site")
 _PORTS: Final = {"http": 80, "https": 443}
 _MAX_AGE_S: Final = 600
 """How long a browser needn't ask again; Chromium forgets after two hours anyway."""
-_METHODS: Final = "GET, HEAD, POST, PUT, DELETE"
+_METHODS: Final = "GET, HEAD, POST, PUT, PATCH, DELETE"
 _SENT: Final = ", ".join(("Authorization", "Content-Type", KEY_HEADER, "Last-Event-ID"))
 _SHOWN: Final = ", ".join((ATTEMPT_HEADER, ENDED_HEADER, OFFSET_HEADER, SIZE_HEADER, REPLAYED_HEADER, "Retry-After"))
 _ASKS: Final = b"access-control-request-method"

@@ -40,7 +40,6 @@ _SHOWN: Final = frozenset(
         *("array", "array_of"),  # in the head
         "time_limit_at",  # beside the limit
         *("status", "message"),  # only in the answer to a submit
-        "time_limit_at",  # beside the time limit
     }
 )
 """Optional text fields of `JobView` that need no line of their own."""
