@@ -5,7 +5,7 @@ import msgspec
 from stoker.cli.commands.status import cluster_pairs
 from stoker.cli.display.job_details import job_pairs
 from stoker.wire.rest.job import JobView
-from tests.cli.views import cluster, job
+from tests.cli.views import at, cluster, job
 
 
 def test_members_of_arrays_are_counted_and_their_array_is_not_counted_beside_them() -> None:
@@ -53,6 +53,11 @@ def test_an_optional_text_field_of_a_job_is_shown_by_its_name_behind_the_others(
 
 
 def test_a_text_field_without_a_value_and_one_that_stands_elsewhere_have_no_line_of_their_own() -> None:
-    said = [key for key, _ in job_pairs(job(array="0-9", message="m", error="e", status="submitted"), 0, whole=True)]
-    assert {"note", "array", "message", "error", "status", "array of"}.isdisjoint(said)
+    said = [
+        key
+        for key, _ in job_pairs(
+            job(array="0-9", message="m", error="e", status="submitted", time_limit_at=at(9)), 0, whole=True
+        )
+    ]
+    assert {"note", "array", "message", "error", "status", "array of", "time limit at"}.isdisjoint(said)
     assert said.count("stderr") == 1
