@@ -54,8 +54,13 @@ def test_an_optional_text_field_of_a_job_is_shown_by_its_name_behind_the_others(
 
 
 def test_a_text_field_without_a_value_and_one_that_stands_elsewhere_have_no_line_of_their_own() -> None:
-    said = [key for key, _ in job_pairs(job(array="0-9", message="m", error="e", status="submitted"), 0, whole=True)]
-    assert {"note", "array", "message", "error", "status", "array of"}.isdisjoint(said)
+    said = [
+        key
+        for key, _ in job_pairs(
+            job(array="0-9", message="m", error="e", status="submitted", time_limit_at=at(9)), 0, whole=True
+        )
+    ]
+    assert {"note", "array", "message", "error", "status", "array of", "time limit at"}.isdisjoint(said)
     assert said.count("stderr") == 1
 
 

@@ -246,4 +246,5 @@ async def test_a_query_that_must_name_something_and_names_nothing_is_refused(pla
     job = await submit(plane)
     for query in ("", "?rank=0"):
         reply = await tell(plane, f"forward{query}", job)
-        assert (reply.status, reply.json["code"], reply.json["message"]) == (400, "missing_field", "`port` is missing")
+        assert (reply.status, reply.json["code"]) == (400, "bad_parameter")
+        assert reply.json["message"] == "no port is given, which is from 1 to 65535"

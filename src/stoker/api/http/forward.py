@@ -43,7 +43,7 @@ NOTED_S: Final = 3_600.0
 _NOTED_MAX: Final = 10_000
 _REFUSALS = (
     *(*LOOKUP, "not_running", "attempt_unknown", "node_unreachable", "port_not_listening", "forward_unavailable"),
-    *("too_many_forwards", "too_many_streams", "not_supported_here", "not_allowed", "missing_field"),
+    *("too_many_forwards", "too_many_streams", "not_supported_here", "not_allowed"),
 )
 _BYTES = {MEDIA_TYPE: {"schema": {"type": "string", "format": "binary"}}}
 
