@@ -79,6 +79,7 @@ def test_behind_two_minuses_a_word_is_a_command_as_it_stands() -> None:
     [
         ("train.py", "print()\n", "stoker submit ... -- python3 train.py"),
         ("a.sh", "#!/bin/bash\r\necho\r\n", "its lines end as on Windows"),
+        ("a.sh", "\ufeff#!/bin/bash\necho\n", "begins with a byte order mark"),
         ("a.sh", "\n \n", "a.sh: the script is empty"),
         ("a.sh", "#!/bin/sh\n" + "#" * (4 << 20), "has more than 4194304 bytes"),
     ],

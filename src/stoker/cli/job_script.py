@@ -132,6 +132,11 @@ def _checked(script: JobScript) -> JobScript:
             "hint: let a short script call it where the nodes can read it"
         )
     first = script.text.partition("\n")[0]
+    if first.startswith("\ufeff"):
+        raise click.UsageError(
+            f"{script.path} begins with a byte order mark, before which no program of a `#!` line is found\n"
+            f"hint: `sed -i '1s/^\\xEF\\xBB\\xBF//' {shlex.quote(script.path)}` takes it away"
+        )
     if first.startswith("#!") and first.endswith("\r"):
         raise click.UsageError(
             f"{script.path}: its lines end as on Windows, so {first[2:].strip()} would not be found\n"

@@ -87,7 +87,7 @@ class LogReader:
             click.echo(self._why_nothing(self._client.job(self._job_id), attempt), err=True)
 
     def _why_nothing(self, job: "JobView", attempt: int) -> str:
-        """O6."""
+        """Return why a task has written nothing (O6)."""
         found = next((each for each in reversed(job.attempts) if attempt in (0, each.number)), None)
         task = found.tasks[self._rank] if found is not None and self._rank < len(found.tasks) else None
         whose = f"job {job.id}" if job.tasks == 1 else f"rank {self._rank} of job {job.id}"
