@@ -9,7 +9,7 @@ from stoker.brain.domain.ids import JobId, NodeName, Principal
 from stoker.brain.domain.job import JobSpec
 from stoker.brain.domain.job_changes import JobChanges
 from stoker.brain.domain.label import Taint
-from stoker.brain.domain.units import HOUR_MS, NEVER, Instant
+from stoker.brain.domain.units import NEVER, Instant
 from stoker.brain.domain.where import make_where
 from stoker.brain.state.commands import (
     Cancel,
@@ -44,7 +44,7 @@ def act(cluster: Cast) -> None:
         target = any_target(cluster)
         order = cluster.dice.choice([Cancel, Cancel, Cancel, Hold, Release, Requeue, None])
         if order is None and roll < 0.73:  # without dice of its own, so that seeds go on to mean what they meant
-            changes = JobChanges(time_limit_ms=(1 + int(roll * 10_000) % 3) * HOUR_MS, comment="changed")
+            changes = JobChanges(time_limit_ms=(2 + int(roll * 10_000) % 3) * 10_000, name="changed")
             cluster.ask(tell(cluster, UpdateJob(by=BOB, target=target, changes=changes)))
         elif order is None:
             cluster.ask(tell(cluster, SignalJob(by=BOB, target=target, signal=10)))

@@ -39,6 +39,7 @@ from stoker.brain.state.commands import Cancel, NodeSilent, ReportEnding
 from stoker.brain.state.events.job import MembersCancelled
 from stoker.brain.state.events.union import Event
 from stoker.brain.state.indexes import Agenda
+from stoker.brain.state.validation.operation_target import OperationTarget
 from stoker.control.committer import Committer
 from stoker.live import outbox
 from stoker.live.outbox import InstructionStream, Outbox, Push
@@ -230,9 +231,7 @@ def a_cancelled_array_goes_on(patch: Patch) -> None:
     """Fault 137."""
     real = job_operations.cancel
 
-    def forgetful(
-        state: ClusterState, target: job_operations._OperationTarget, command: Cancel
-    ) -> tuple[Event, ...] | Refusal:
+    def forgetful(state: ClusterState, target: OperationTarget, command: Cancel) -> tuple[Event, ...] | Refusal:
         answer = real(state, target, command)
         if isinstance(answer, Refusal):
             return answer
