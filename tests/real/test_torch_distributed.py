@@ -11,9 +11,10 @@ from typing import Final
 
 import pytest
 
+from stoker.wire.client import Client
 from tests.programs import needs
 from tests.real.forks import ran_text
-from tests.real.up_process import UpProcess, environment, stoker
+from tests.real.up_process import UpProcess, environment, stoker, until
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(600), needs("torchrun", "mpirun")]
 
@@ -49,6 +50,7 @@ class Cluster:
         asked = stoker("submit", "--wait", "--env", "OMP_NUM_THREADS=1", "--output", "said.%j", *words)
         env = environment(self._folder, STOKER_SERVER=self._up.url)
         done = ran_text(asked, env=env, cwd=self._folder, timeout_s=PATIENCE_S)
+        assert done.stdout, done.stderr
         job = done.stdout.split()[0]
         said = (self._folder / f"said.{job}").read_text()
         assert done.returncode == 0, (done.stderr, said)
@@ -65,6 +67,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     (folder / "train.py").write_text(PLAIN)
     (folder / "mpi.py").write_text(OF_MPI)
     with UpProcess(folder, "--nodes", "2", "--gpus-per-node", "8", data_dir=folder / "data") as up:
+        with Client(up.url) as client:  # what no node could run that has joined is refused
+            until(lambda: client.status().online_nodes == 2, what="both nodes")
         yield Cluster(up, folder)
 
 
