@@ -76,6 +76,13 @@ def local_now() -> datetime:
     return datetime.now(LocalZone())
 
 
+def begin_here(text: str) -> str:
+    """Return the begin time to send, read by the wall clock of the person who types it. Raises: StokerError."""
+    from stoker.wire.text import begin_text
+
+    return begin_text(text, local_now(), LocalZone())
+
+
 def with_timestamps(given: Mapping[str, Any], *moments: str) -> dict[str, Any]:
     """Return the options that were given, and for a past moment, typed as `7d`, a date or a time, what to send.
 

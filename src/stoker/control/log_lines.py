@@ -8,7 +8,7 @@ written.
 from collections.abc import Sequence
 from typing import Final
 
-from stoker.brain.domain.lifecycle import JobState
+from stoker.brain.domain.lifecycle import FAILED
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.codec import Fact
 from stoker.brain.state.events.job import JobFinished
@@ -18,7 +18,6 @@ from stoker.control.feed import Entry
 from stoker.ports import Telemetry
 
 LINES_MAX: Final = 32
-WENT_WRONG: Final = frozenset({JobState.FAILED, JobState.TIMEOUT, JobState.OUT_OF_MEMORY, JobState.NODE_FAILED})
 """Ends for which a second line is written, `task_failed`, which people search for."""
 
 
@@ -51,7 +50,7 @@ class Announcer:
         fields = {**line.fields(fact.event), **self._job_fields(fact), "by": fact.by}
         write = self._telemetry.warn if line.warning else self._telemetry.event
         write(line.name, **fields)
-        if isinstance(fact.event, JobFinished) and fact.event.state in WENT_WRONG:
+        if isinstance(fact.event, JobFinished) and fact.event.state in FAILED:
             self._telemetry.event("task_failed", **fields)
 
     def _job_fields(self, fact: Fact) -> Fields:

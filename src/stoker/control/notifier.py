@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import CONTROL, JobId, TenantName
 from stoker.brain.domain.job import Job
-from stoker.brain.domain.lifecycle import JobState
+from stoker.brain.domain.lifecycle import FAILED, JobState
 from stoker.brain.domain.notify import DeliveryResult, Message, NoticeState, NotifyEvent, target_kind
 from stoker.brain.domain.reason import Reason, ReasonCode, describe
 from stoker.brain.domain.units import SECOND_MS
@@ -171,7 +171,7 @@ class Notifier:
         if event is NotifyEvent.FAIL and job.members is not None:
             spec, _ = job.as_array
             counts = member_counts(job, self._committer.state.indexes.arrays[job.id])
-            bad = sum(count for state, count in counts.items() if state in _BAD)
+            bad = sum(count for state, count in counts.items() if state in FAILED)
             return f"{bad} of {spec.count} members failed so far" if not job.is_final else ""
         reason = self._why(job)
         if reason is None or (job.state is JobState.SUCCEEDED and job.members is None):
@@ -196,9 +196,6 @@ class Notifier:
 
     def _committed(self, entries: Sequence[Entry]) -> None:
         self._news.set()
-
-
-_BAD: Final = (JobState.FAILED, JobState.TIMEOUT, JobState.OUT_OF_MEMORY, JobState.NODE_FAILED)
 
 
 def _ending_rank(reason: Reason | None) -> str:

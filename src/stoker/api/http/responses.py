@@ -11,7 +11,7 @@ Rules: V1  of readers that keep a request open for as long as they like there ar
 
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from http import HTTPStatus
 from typing import Final, NamedTuple, TypeVar
 
@@ -104,8 +104,7 @@ async def carry_out(control: ControlPlane, request: Request, command: Command) -
 def query_of(request: Request, shape: type[Shape]) -> Shape:
     """Raises: StokerError `bad_parameter` or `unknown_parameter`."""
     if not request.scope["query_string"]:
-        with suppress(TypeError):  # there is one that it can't be without, which is refused below
-            return shape()
+        return shape()
     return decode_query(shape, request.query_params.multi_items())
 
 

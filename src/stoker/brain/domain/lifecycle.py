@@ -56,6 +56,8 @@ JOB_STATES: Final[dict[JobState, StateWords]] = {
 FINAL: Final = frozenset(state for state, words in JOB_STATES.items() if words.final)
 LIVE: Final = frozenset({JobState.STARTING, JobState.RUNNING, JobState.STOPPING})
 """States in which an attempt holds GPUs."""
+FAILED: Final = frozenset({JobState.FAILED, JobState.TIMEOUT, JobState.OUT_OF_MEMORY, JobState.NODE_FAILED})
+"""Ends that are neither good nor what a person asked for."""
 
 _ENDS: Final = tuple(sorted(FINAL))
 JOB_MOVES: Final[dict[JobState, frozenset[JobState]]] = {

@@ -23,7 +23,7 @@ import msgspec
 from msgspec.structs import replace
 
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
-from stoker.brain.domain.lifecycle import JobState
+from stoker.brain.domain.lifecycle import FAILED, JobState
 from stoker.brain.domain.units import MINUTE_MS, NEVER, SECOND_MS, Instant, later
 
 TARGETS_MAX: Final = 5
@@ -158,20 +158,10 @@ class JobTimes(NamedTuple):
     """Of an array: some member ended otherwise than well, and wasn't cancelled."""
 
 
-_FAILED: Final = frozenset(
-    {JobState.FAILED, JobState.TIMEOUT, JobState.OUT_OF_MEMORY, JobState.NODE_FAILED},
-)
-
-
-def failed(state: JobState) -> bool:
-    """Return whether a job that ended so has failed: not well, and not because a person said so."""
-    return state in _FAILED
-
-
 def tellings(notify: Notify, job: JobTimes) -> Iterator[Telling]:
     """Yield the wanted events that have happened, or that fall due when nothing happens (N2, N3, N5)."""
     ended = job.ended_at != NEVER
-    fails = NotifyEvent.FAIL in notify.on and (job.member_failed or failed(job.state))
+    fails = NotifyEvent.FAIL in notify.on and (job.member_failed or job.state in FAILED)
     if NotifyEvent.START in notify.on and job.started_at != NEVER:
         yield Telling(NotifyEvent.START, job.started_at)
     if fails:

@@ -13,6 +13,7 @@ from typing import Final
 import msgspec
 
 from stoker.brain.domain.errors import Facts, FactValue
+from stoker.brain.domain.ids import Principal, account_of
 from stoker.brain.domain.units import Instant, utc_text
 
 
@@ -277,7 +278,6 @@ _NEVER_WITHIN: Final = (
     "it can't start while that limit holds: an admin may raise it (`stoker tenant set {tenant}`); else cancel it, and "
     "submit one that asks for less"
 )
-USER_PREFIX: Final = "user:"
 """Of principals that are people; sentences leave it out."""
 _JOBS_END: Final = "it starts when running jobs end"
 _INSTANTS: Final = frozenset({"until", "since", "begin"})
@@ -371,7 +371,7 @@ def _clauses(reason: Reason) -> Facts:
 
 
 def _person(facts: Facts) -> str:
-    return str(facts.get("by", "?")).removeprefix(USER_PREFIX)
+    return account_of("", Principal(str(facts.get("by", "?"))))
 
 
 def hint_for(reason: Reason, *, job: str = "", forgotten: bool = False) -> str:

@@ -12,9 +12,9 @@ from typing import Final, NamedTuple
 from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.errors import Facts
 from stoker.brain.domain.fit import slots_ever, suitable_gpus, task_demand_text, tasks_ever, tasks_perhaps
-from stoker.brain.domain.ids import NodeName
+from stoker.brain.domain.ids import NodeName, account_of
 from stoker.brain.domain.node import Node
-from stoker.brain.domain.reason import USER_PREFIX, Reason, ReasonCode
+from stoker.brain.domain.reason import Reason, ReasonCode
 from stoker.brain.domain.units import counted, utc_text
 from stoker.brain.engine.demand_cache import UNBOUNDED, DemandCache
 from stoker.brain.state.view import NodeClass, View
@@ -75,7 +75,7 @@ class NodeClassStatus:
         drained = min((first[_DRAINING] for first in firsts if _DRAINING in first), default=None)
         if drained is not None:
             node = self._nodes[drained]
-            by = f" by {node.drained_by.removeprefix(USER_PREFIX)}" if node.drained_by else ""
+            by = f" by {account_of('', node.drained_by)}" if node.drained_by else ""
             return {"node": node.name, "drained": f"{node.name} drained{by}{f': {node.drain}' if node.drain else ''}"}
         paused = min((first[_PAUSED] for first in firsts if _PAUSED in first), default=None)
         return {} if paused is None else {"node": paused}

@@ -5,18 +5,16 @@ Derived from the records of jobs and arrays. Jobs that nobody wants to be told o
 
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator, Mapping
-from typing import Final
 
 from stoker.brain.domain.array import Members
 from stoker.brain.domain.ids import JobId, TenantName
 from stoker.brain.domain.job import Job
-from stoker.brain.domain.lifecycle import JobState
-from stoker.brain.domain.notify import JobTimes, NoticeState, NotifyEvent, failed, next_due
+from stoker.brain.domain.lifecycle import FAILED, LIVE, JobState
+from stoker.brain.domain.notify import JobTimes, NoticeState, NotifyEvent, next_due
 from stoker.brain.domain.units import Instant
 from stoker.brain.state.arrays import Tallies, Tally
 
 _Entry = tuple[Instant, JobId]
-_LIVE: Final = (JobState.STARTING, JobState.RUNNING, JobState.STOPPING)
 
 
 def due_of(job: Job, tallies: Tallies) -> tuple[Instant, NotifyEvent, str] | None:
@@ -28,7 +26,7 @@ def due_of(job: Job, tallies: Tallies) -> tuple[Instant, NotifyEvent, str] | Non
     if job.members is not None:
         tally = tallies.get(job.id, Tally())
         failing = _member_failed(job.members, tally)
-        state = JobState.RUNNING if not job.is_final and any(map(tally.states.get, _LIVE)) else job.state
+        state = JobState.RUNNING if not job.is_final and any(map(tally.states.get, LIVE)) else job.state
     moments = JobTimes(
         state=state,
         submitted_at=job.submitted_at,
@@ -42,7 +40,7 @@ def due_of(job: Job, tallies: Tallies) -> tuple[Instant, NotifyEvent, str] | Non
 
 
 def _member_failed(members: Members, tally: Tally) -> bool:
-    return members.pruned_bad > members.pruned_cancelled or any(failed(state) for state in tally.states)
+    return members.pruned_bad > members.pruned_cancelled or any(state in FAILED for state in tally.states)
 
 
 class DueNotices:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from stoker.cli.clock import begin_here
 from stoker.cli.completion import ANY_JOB, JOBS_THEN_SIGNAL, OPEN_JOB
 from stoker.cli.display.formatting import members_text
 from stoker.cli.display.messages import refused, show_problem
@@ -200,7 +201,7 @@ def update(job_ids: tuple[str, ...], form: str, **given: Any) -> None:  # noqa: 
 def patch_of(given: Mapping[str, Any]) -> "JobPatch":
     """Return the request that a command line means (J4)."""
     from stoker.wire.client import JobPatch
-    from stoker.wire.text import begin_text, parse_memory_mb
+    from stoker.wire.text import parse_memory_mb
 
     names = JobPatch.__struct_fields__
     said = {name: value for name, value in given.items() if name in names and value not in (None, ())}
@@ -209,9 +210,7 @@ def patch_of(given: Mapping[str, Any]) -> "JobPatch":
         if field in body:
             body[field] = [each for each in body[field] if each]
     if body.get("begin"):
-        from stoker.cli.clock import LocalZone, local_now
-
-        body["begin"] = begin_text(body["begin"], local_now(), LocalZone())
+        body["begin"] = begin_here(body["begin"])
     for field, word in (("gpu_memory_mb", "gpu_memory"), ("memory_mb", "memory")):
         if given.get(word) is not None:
             body[field] = parse_memory_mb(given[word])

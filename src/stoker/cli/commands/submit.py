@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from stoker.cli.clock import begin_here
 from stoker.cli.completion import tenants
 from stoker.cli.display.formatting import duration
 from stoker.cli.display.messages import refused
@@ -276,7 +277,7 @@ def job_body(
     said = {name: given[name] for name in JobBody.__struct_fields__ if given.get(name) not in (None, False, ())}
     body: dict[str, Any] = {name: list(each) if isinstance(each, tuple) else each for name, each in said.items()}
     if given.get("begin") is not None:
-        body["begin"] = _begin(given["begin"])
+        body["begin"] = begin_here(given["begin"])  # U4
     for field, word in (("gpu_memory_mb", "gpu_memory"), ("memory_mb", "memory")):
         if given.get(word) is not None:
             body[field] = parse_memory_mb(given[word])
@@ -322,14 +323,6 @@ def _decoded(body: dict[str, Any], encoding: str) -> dict[str, Any]:
         "command": text(command) if isinstance(command, str) else list(map(text, command)),
         "env": {text(name): text(value) for name, value in body["env"].items()},
     }
-
-
-def _begin(text: str) -> str:
-    """Return the begin time to send, read by the wall clock of the person who types it (U4)."""
-    from stoker.cli.clock import LocalZone, local_now
-    from stoker.wire.text import begin_text
-
-    return begin_text(text, local_now(), LocalZone())
 
 
 def _command(words: tuple[str, ...]) -> str | list[str]:

@@ -5,7 +5,7 @@ refused, with the reason.
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Final, assert_never
+from typing import assert_never
 
 from stoker.brain.domain.array import (
     Spans,
@@ -17,7 +17,7 @@ from stoker.brain.domain.array import (
 from stoker.brain.domain.errors import Refusal, refuse
 from stoker.brain.domain.ids import NOBODY, JobId, Principal
 from stoker.brain.domain.job import Job, StopCause
-from stoker.brain.domain.lifecycle import LIVE, JobState
+from stoker.brain.domain.lifecycle import FAILED, LIVE, JobState
 from stoker.brain.domain.reason import Reason, ReasonCode
 from stoker.brain.domain.units import NEVER
 from stoker.brain.state.cluster import ClusterState
@@ -47,8 +47,6 @@ from stoker.brain.state.validation.dependency import never_met_again
 from stoker.brain.state.validation.lookups import find_job, partition_fault, tenant_fault
 from stoker.brain.state.validation.operation_target import OperationTarget, find_target, members_made, too_many_made
 from stoker.brain.state.validation.quota import TenantRules
-
-FAILED: Final = (JobState.FAILED, JobState.TIMEOUT, JobState.OUT_OF_MEMORY, JobState.NODE_FAILED)
 
 
 def admit_operation(state: ClusterState, command: PlainJobOperation) -> Answer:
