@@ -138,3 +138,11 @@ def test_outputs_of_ended_tasks_never_fill_the_disk_that_the_runner_needs(tmp_pa
         assert 8 <= len(kept) <= 12
     finally:
         subprocess.run(["umount", "-l", str(tmp_path)], check=True)
+
+
+def test_a_host_file_that_cannot_be_removed_ends_neither_this_runner_nor_the_next(tmp_path: Path) -> None:
+    output_retention = OutputRetention(str(tmp_path), 1 << 20)
+    Path(output_retention.host_file("7.1.0"), "in-the-way").mkdir(parents=True)  # as root no mode keeps a file
+    output_retention.ended("7.1.0", ())
+    output_retention.recount(())
+    assert Path(output_retention.host_file("7.1.0")).exists()
