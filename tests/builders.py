@@ -37,7 +37,7 @@ from stoker.brain.domain.units import DAY_MS, HOUR_MS, NEVER, Instant
 from stoker.brain.domain.where import ANYWHERE, Where, selects
 from stoker.brain.engine.decide import decide
 from stoker.brain.state.usage_ledger import UsageLedger
-from stoker.brain.state.view import Bucket, GpuKinds, NodeClass, SelectedNodes
+from stoker.brain.state.view import Bucket, GpuKinds, NodeClass, RunningJob, SelectedNodes
 
 A100: Final = "NVIDIA A100-SXM4-80GB"
 V100: Final = "Tesla V100-SXM2-32GB"
@@ -246,6 +246,18 @@ class Cluster:
                 jobs, arrays = buckets.setdefault(key, ([], []))
                 (arrays if lazy else jobs).append(id_)
         return [Bucket(priority, shape, *ids) for (priority, shape, _), ids in buckets.items()]
+
+    def running(self, now: Instant) -> Iterator[RunningJob]:
+        for id_ in sorted(self.jobs):
+            job, attempt = self.jobs[id_], self.jobs[id_].live_attempt
+            if attempt is not None:
+                tasks = [task.placement for task in attempt.open_tasks]
+                ends_by = Instant(max(now, attempt.placed_at + job.spec.time_limit_ms))
+                yield RunningJob(id_, job.spec.shape, job.spec.priority, ends_by, attempt.stop is not None, tasks)
+
+    def held_on(self, node: NodeName) -> list[TaskPlacement]:
+        tasks = [task.placement for attempt in self.live_attempts() for task in attempt.open_tasks]
+        return [placement for placement in tasks if placement.node == node]
 
     def job(self, job: JobId) -> Job:
         return self.jobs[job]

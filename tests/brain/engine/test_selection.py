@@ -112,7 +112,7 @@ def test_gpus_outside_a_selection_leave_the_no_as_cheap_as_without_them() -> Non
         *(node(f"n{i}", gpus=8) for i in range(20)),
     )
     candidates = CandidateNodes(Draft(here), here.admitted(make_where("zone=a")))
-    assert DemandCache(candidates, job(2, gpus=1).spec.demand, mixed=False).at_most == 0
+    assert DemandCache(candidates, job(2, gpus=1).spec.demand, mixed=False).at_most() == 0
 
 
 # -- candidate nodes -----------------------------------------------------------------------------------------------

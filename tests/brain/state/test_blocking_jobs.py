@@ -7,6 +7,7 @@ from stoker.brain.domain.reason import Reason, ReasonCode
 from stoker.brain.domain.units import HOUR_MS, MINUTE_MS, SECOND_MS, Instant
 from stoker.brain.state.blocking_jobs import Blocking, blocking_jobs
 from stoker.brain.state.commands import DrainNode
+from stoker.brain.state.state_view import StateView
 from tests.brain.state.story import ANNA, Story, spec
 
 GRACE_MS = 10 * SECOND_MS
@@ -82,3 +83,18 @@ def test_a_job_that_waits_for_no_end_of_another_is_told_of_none(code: ReasonCode
     running(story, "n1", [0])
     waiting = story.state.jobs[story.submit(spec(gpus=1))]
     assert blocking_jobs(story.state, waiting, Reason(code), Instant(story.now)) is None
+
+
+def test_of_an_array_its_running_members_are_named_and_never_the_array() -> None:
+    story = Story()
+    story.node("n1", gpus=2)
+    story.submit_array("0-1")
+    assert story.decide() == ["1_0", "1_1"]
+    story.run_named("1_0")
+    waiting = story.submit(spec(gpus=1))
+    facts = {"tenant": "default", "what": "GPUs", "limit": 2, "used": 2, "asked": 1}
+    found = waits(story, waiting, ReasonCode.TENANT_LIMIT, **facts)
+    assert sorted(each.job.label for each in found.jobs) == ["1_0", "1_1"]
+    assert [each.job for each in StateView(story.state).running(story.now)] == sorted(
+        each.job.id for each in found.jobs
+    )

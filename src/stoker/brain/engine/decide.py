@@ -10,20 +10,21 @@ Rules: D1  jobs come in order (`queue_order`); each is placed whole or its shape
        D6  no array runs more members than its own limit lets it, however many fit
        D7  a job runs only on nodes that its selection, that of its partition and the lists of its tenant and of those
            above that admit
-       D8  a pass goes in rounds, one for each standing by quota that comes up (`quota_order`); before a round, what
-           shapes of a better standing wait for is held back from it (`guarantee_hold`)
+       D8  a look goes through the stages of STAGES, and these in rounds, one for each standing by quota that comes up
+           (`quota_order`); before a round, what shapes of a better standing wait for is held back from it
+           (`guarantee_hold`)
        D9  a fault while one shape is decided on is raised with that shape, so that a caller can decide on the rest
        D10 a job goes where none of its last starts failed, else where the very last one didn't, else anywhere
-Naive: bring all that wait into order, then search for each. But a pass only takes, so a shape that doesn't fit at its
-start doesn't fit later: those are sifted out first, unordered, by a look at what is free.
+Naive: bring all that wait into order, then search for each. But these stages only take, so a shape that doesn't fit at
+the start doesn't fit later: those are sifted out first, unordered, by a look at what is free.
 Limits: a pass costs about 1 us per blocked shape, twice that where it isn't GPUs that are short, 2 us more per shape
         that fitted at its start, 30 us per selection of nodes, and 10 us per placement; never the length of the
         queue. D2 has no reservations yet, so a stream of small jobs can hold up a large one.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 from stoker.brain.domain.demand import Demand, Shape
 from stoker.brain.domain.ids import JobId, NodeName, PartitionName, TenantName
@@ -69,7 +70,7 @@ def _decided(pass_: "_Pass", now: Instant, budget: int) -> Plan:
     pass_.sift()
     actions: dict[JobId, Place] = {}
     unseen: dict[Shape, Reason] = {}
-    while pass_.begin_round():
+    for _ in _rounds(pass_):
         for candidate in pass_.in_order(now):
             pass_.shape = candidate.shape
             if (
@@ -98,12 +99,14 @@ and number of GPUs, and tasks per node."""
 class _GpuChoices:
     """Ways in which one demand for GPUs may be served: one model per task, then, where that could help, a mix."""
 
-    __slots__ = ("caches", "last", "shapes", "waiting")
+    __slots__ = ("at_most", "caches", "last", "shapes", "waiting")
 
     def __init__(self, caches: tuple[DemandCache, ...]) -> None:
         self.caches = caches
         self.last = caches[-1]
         """What it can't hold, none can."""
+        self.at_most = self.last.at_most()
+        """No gang of more tasks found GPUs at the start."""
         self.shapes: list[Shape] = []
         """Those for which there are enough GPUs at the start."""
         self.waiting: explain.WaitExplanation | None = None
@@ -165,7 +168,7 @@ class _Pass:
             choices = known.get(key)
             if choices is None:
                 choices = known[key] = self._gpu_choices_for(shape)
-            if demand.tasks > choices.last.at_most:
+            if demand.tasks > choices.at_most:
                 blocked[shape] = choices
             elif shape not in fitting:
                 fitting[shape] = choices
@@ -197,12 +200,17 @@ class _Pass:
             candidates = self._candidates[admitted] = CandidateNodes(self._draft, admitted)
         return candidates
 
-    def begin_round(self) -> bool:
-        """Return whether there is one more round (D8)."""
+    def begin_placing(self) -> bool:
+        """Begin the one round of jobs that stand first by quota."""
         self.shape = None
-        if self._standing < FIRST:
-            self._standing = FIRST
-            return True
+        if self._standing >= FIRST:
+            return False
+        self._standing = FIRST
+        return True
+
+    def begin_borrowing(self) -> bool:
+        """Begin the round of the next standing that waits, beside what is held for better ones. False = none waits."""
+        self.shape = None
         if not self._later:
             return False
         self._standing = min(self._quota_order.standing(shape) for shape in self._later)
@@ -283,7 +291,7 @@ class _Pass:
         """Return the placement, with all it takes taken; or None, and the shape is blocked."""
         shape = candidate.shape
         choices = self._fitting[shape]
-        placed = self._place(candidate, choices) if shape.demand.tasks <= choices.last.at_most else None
+        placed = self._place(candidate, choices) if shape.demand.tasks <= choices.last.at_most() else None
         if placed is None:
             self.blocked[shape] = choices
             return None
@@ -366,12 +374,31 @@ class _Pass:
 
     def _no_port(self, demand: Demand, choices: _GpuChoices) -> Reason:
         """Everything else would be there."""
-        # With new caches: those of the pass remember what was too much while capacity was held, which is given back.
-        caches = [DemandCache(cache.candidates, demand, mixed=cache.mixed) for cache in choices.caches]
-        fits = _first_fits([Search(cache, demand) for cache in caches])
+        fits = _first_fits([Search(cache, demand) for cache in choices.caches])
         assert fits, f"blocked, and nothing is short: {demand}"
         barred = min(fit.node for fit in fits if fit.node in self._portless)
         return explain.no_free_port(self._view.nodes[barred].inventory.address, self._policy)
+
+
+class Stage(NamedTuple):
+    """One stage of a look at the queue, in rounds."""
+
+    name: str
+    begin_round: Callable[[_Pass], bool]
+    """Prepares one more round. False = the stage is over."""
+
+
+STAGES: Final = (
+    Stage("place within guarantees", _Pass.begin_placing),
+    Stage("borrow", _Pass.begin_borrowing),
+)
+"""The stages of each look, least disruptive first."""
+
+
+def _rounds(pass_: _Pass) -> Iterator[Stage]:
+    for stage in STAGES:
+        while stage.begin_round(pass_):
+            yield stage
 
 
 def _fits_besides(searches: Sequence[Search], refusals: Sequence[tuple[NodeName, ...]]) -> list[NodeFit] | None:

@@ -139,13 +139,13 @@ class GpuCounting(Enum):
 class DemandCache:
     """One demand for GPUs per task on the candidate nodes of one selection.
 
-    What was too much at one time of a pass is too much at every later one, since a pass only takes. So old numbers are
-    good enough to say no.
+    What was too much at one time of a pass is too much at every later one, until something was put back (`grown` of
+    the draft). So old numbers are good enough to say no.
     """
 
     __slots__ = (
-        *("_capacity", "_capacity_at", "_misses", "at_most", "by_count", "candidates", "gpu_count", "mixed"),
-        *("per_node", "sample"),
+        *("_at_most", "_at_most_grown", "_capacity", "_capacity_at", "_capacity_grown", "_misses", "by_count"),
+        *("candidates", "gpu_count", "mixed", "per_node", "sample"),
     )
 
     def __init__(self, candidates: CandidateNodes, sample: Demand, *, mixed: bool) -> None:
@@ -160,11 +160,10 @@ class DemandCache:
             kinds: how is GpuCounting.BY_COUNT for kinds, how in judged.items() if how is not GpuCounting.NEVER
         }
         """Kinds that may serve, and whether counting their free GPUs is enough."""
-        self.at_most = sum(min(self.slots(count), self.per_node) * nodes for count, nodes in self._counts())
-        """No gang of more tasks finds GPUs."""
+        self._at_most, self._at_most_grown = UNBOUNDED, -1
         self._misses = 0
         self._capacity: Capacity | None = None
-        self._capacity_at = -1
+        self._capacity_at = self._capacity_grown = -1
 
     def slots(self, gpus: int) -> int:
         """Return how many tasks so many suitable GPUs of one model serve."""
@@ -175,9 +174,16 @@ class DemandCache:
         for kinds in self.by_count:
             yield from counts[kinds].items()
 
+    def at_most(self) -> int:
+        """Return a number of tasks beyond which no gang finds GPUs."""
+        if self._at_most_grown != self.candidates.draft.grown:
+            self._at_most = sum(min(self.slots(count), self.per_node) * nodes for count, nodes in self._counts())
+            self._at_most_grown = self.candidates.draft.grown
+        return self._at_most
+
     def may_hold(self, tasks: int) -> bool:
         """Return whether there are enough free GPUs if all of them suited: a cheap no for most blocked shapes."""
-        if tasks > self.at_most:
+        if tasks > self.at_most():
             return False
         per_task, per_node = self.gpu_count, self.per_node
         found, by_free = 0, self.candidates.by_free()
@@ -187,7 +193,7 @@ class DemandCache:
                 found += (slots if slots < per_node else per_node) * len(names)
                 if found >= tasks:
                     return True
-        self.at_most = found
+        self._at_most = found
         return False
 
     def node_count(self) -> int:
@@ -196,7 +202,9 @@ class DemandCache:
 
     def foresees_no(self, demand: Demand) -> bool:
         """Return whether a table made after searches in vain already says no."""
-        return self._capacity is not None and not self._capacity.holds(demand)
+        if self._capacity is None or self._capacity_grown != self.candidates.draft.grown:
+            return False
+        return not self._capacity.holds(demand)
 
     def missed(self) -> None:
         """Note that a search was in vain."""
@@ -206,8 +214,9 @@ class DemandCache:
 
     def capacity(self) -> Capacity:
         """Return what is free now."""
-        if self._capacity is None or self._capacity_at != self.candidates.draft.version:
-            self._capacity, self._capacity_at = Capacity(self.rows), self.candidates.draft.version
+        draft = self.candidates.draft
+        if self._capacity is None or self._capacity_at != draft.version:
+            self._capacity, self._capacity_at, self._capacity_grown = Capacity(self.rows), draft.version, draft.grown
         return self._capacity
 
     def gpu_capacity(self) -> GpuCapacity:

@@ -1,5 +1,12 @@
-"""Scratch copy of what is free, with checkpoint and rollback: a pass takes from it, and the view is never touched.
+"""Two-way ledger of one pass: a scratch copy of what is free, from which a pass takes and to which it gives back.
 
+Rules: T1  the view is never touched
+       T2  whatever changed since a checkpoint can be rolled back: what was taken, what was put back, promised ports
+       T3  what a running task holds is put back as its end would free it: a GPU that its node no longer reports, or
+           that an orphan task keeps, stays gone, and CPUs and memory first make up for what the tasks of the node hold
+           beyond what it has
+       T4  a verdict that something doesn't fit holds for as long as `grown` is what it was: until then a pass has only
+           taken
 Limits: made in well under a millisecond for 5,000 nodes, because the values in `free` are immutable: an undo step is a
         reference to the old one.
 """
@@ -9,14 +16,23 @@ from typing import NamedTuple
 
 from stoker.brain.domain.allocation import TaskPlacement
 from stoker.brain.domain.gpu import Gpu
-from stoker.brain.domain.ids import NodeName
+from stoker.brain.domain.ids import GpuUuid, NodeName
 from stoker.brain.domain.node import Free
 from stoker.brain.state.view import GpuKinds, NodeClass, View
+
+
+class _Overdraft(NamedTuple):
+    """CPUs and memory that the tasks of a node hold beyond what it has: its inventory shrank under them."""
+
+    cpus: int
+    memory_mb: int
 
 
 class _NodeUndo(NamedTuple):
     node: NodeName
     before: Free
+    overdraft: _Overdraft | None
+    """None = it didn't change, and things were taken."""
 
 
 class _PortUndo(NamedTuple):
@@ -27,7 +43,10 @@ class _PortUndo(NamedTuple):
 class Draft:
     """Free resources at one point of a pass; `free` and `moved` are read elsewhere and changed here alone."""
 
-    __slots__ = ("_counted", "_counted_at", "_journal", "_ports", "_view", "by_free", "free", "moved", "version")
+    __slots__ = (
+        *("_counted", "_counted_at", "_gpus", "_journal", "_overdrafts", "_ports", "_view"),
+        *("by_free", "free", "grown", "moved", "version"),
+    )
 
     def __init__(self, view: View) -> None:
         self._view = view
@@ -36,8 +55,13 @@ class Draft:
         """The nodes of `free` by number of free GPUs, as the view has them: before anything was taken."""
         self._ports: dict[str, set[int]] = {}
         self._journal: list[_NodeUndo | _PortUndo] = []
+        self._overdrafts: dict[NodeName, _Overdraft] = {}
+        self._gpus: dict[NodeName, dict[GpuUuid, Gpu]] = {}
+        """The GPUs of nodes that can come free, by those that were asked about."""
         self.version = 0
         """Another number whenever something else is free."""
+        self.grown = 0
+        """Another number whenever more may be free than before (T4)."""
         self.moved: list[tuple[NodeName, int, int]] = []
         """Each change of a node's number of free GPUs, with the old and the new number; it only grows."""
         self._counted: dict[NodeClass, list[int]] = {}
@@ -46,14 +70,48 @@ class Draft:
     def take(self, placement: TaskPlacement) -> None:
         """Give `placement` what it holds."""
         before = self.free[placement.node]
-        self._journal.append(_NodeUndo(placement.node, before))
+        self._journal.append(_NodeUndo(placement.node, before, None))
         self._set(placement.node, before.take(placement))
 
-    def put_back(self, placement: TaskPlacement, gpus: Sequence[Gpu]) -> None:
-        """Undo one `take`, whatever was taken since. It can't be rolled back."""
-        free = self.free[placement.node]
-        merged = tuple(sorted((*free.gpus, *gpus), key=lambda gpu: gpu.index))
-        self._set(placement.node, Free(merged, free.cpus + placement.cpus, free.memory_mb + placement.memory_mb))
+    def put_back(self, placement: TaskPlacement) -> None:
+        """Free what a placement holds: one that was taken here, or that of a running task as its end would (T3).
+
+        Nothing comes free on a node that takes no work.
+        """
+        node = placement.node
+        before = self.free.get(node)
+        if before is None:
+            return
+        overdraft = self._overdraft(node)
+        self._journal.append(_NodeUndo(node, before, overdraft))
+        cpus, memory_mb = placement.cpus - overdraft.cpus, placement.memory_mb - overdraft.memory_mb
+        self._overdrafts[node] = _Overdraft(max(0, -cpus), max(0, -memory_mb))
+        gpus = before.gpus
+        if placement.gpus:
+            known, free = self._gpus_of(node), {gpu.uuid for gpu in gpus}
+            back = [known[uuid] for uuid in placement.gpus if uuid in known]
+            assert free.isdisjoint(placement.gpus), f"a GPU is put back that is free: {placement} to {before}"
+            gpus = tuple(sorted((*gpus, *back), key=lambda gpu: gpu.index))
+        self.grown += 1
+        self._set(node, Free(gpus, before.cpus + max(0, cpus), before.memory_mb + max(0, memory_mb)))
+
+    def _gpus_of(self, node: NodeName) -> dict[GpuUuid, Gpu]:
+        known = self._gpus.get(node)
+        if known is None:
+            record = self._view.nodes[node]
+            kept = {uuid for stray in record.strays for uuid in stray.gpus}
+            known = self._gpus[node] = {gpu.uuid: gpu for gpu in record.inventory.gpus if gpu.uuid not in kept}
+        return known
+
+    def _overdraft(self, node: NodeName) -> _Overdraft:
+        found = self._overdrafts.get(node)
+        if found is None:
+            inventory, held = self._view.nodes[node].inventory, self._view.held_on(node)
+            found = _Overdraft(
+                max(0, sum([each.cpus for each in held]) - inventory.cpus),
+                max(0, sum([each.memory_mb for each in held]) - inventory.memory_mb),
+            )
+        return found
 
     def take_port(self, address: str, port: int) -> None:
         """Promise a port of an address to an attempt."""
@@ -83,13 +141,17 @@ class Draft:
         return len(self._journal)
 
     def rollback(self, mark: int) -> None:
-        """Undo everything that was taken since `mark`, newest first."""
+        """Undo everything since `mark`, newest first (T2)."""
+        if len(self._journal) > mark:
+            self.grown += 1
         while len(self._journal) > mark:
             undo = self._journal.pop()
             if isinstance(undo, _PortUndo):
                 self._ports[undo.address].remove(undo.port)
-            else:
-                self._set(undo.node, undo.before)
+                continue
+            if undo.overdraft is not None:
+                self._overdrafts[undo.node] = undo.overdraft
+            self._set(undo.node, undo.before)
 
     def _set(self, node: NodeName, after: Free) -> None:
         old, new = len(self.free[node].gpus), len(after.gpus)

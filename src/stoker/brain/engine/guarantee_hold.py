@@ -19,7 +19,6 @@ from typing import Final, NamedTuple
 from stoker.brain.domain.allocation import TaskPlacement
 from stoker.brain.domain.demand import Demand, Shape
 from stoker.brain.domain.fit import suitable_gpus, tasks_ever
-from stoker.brain.domain.gpu import Gpu
 from stoker.brain.domain.ids import NodeName
 from stoker.brain.engine.candidate_nodes import CandidateNodes
 from stoker.brain.engine.draft import Draft
@@ -42,7 +41,7 @@ class GuaranteeHold:
     def __init__(self, draft: Draft) -> None:
         self._draft = draft
         self._targets: dict[tuple[CandidateNodes, Demand], list[_HoldTarget]] = {}
-        self.withdrawn: list[tuple[TaskPlacement, tuple[Gpu, ...]]] = []
+        self.withdrawn: list[TaskPlacement] = []
         self.jobs: dict[Shape, int] = {}
         """For how many jobs of each shape something is held."""
 
@@ -53,7 +52,7 @@ class GuaranteeHold:
     @property
     def gpus(self) -> int:
         """The number of GPUs withdrawn in all."""
-        return sum(len(gpus) for _, gpus in self.withdrawn)
+        return sum(len(placement.gpus) for placement in self.withdrawn)
 
     def hold(self, candidates: CandidateNodes, shape: Shape) -> bool:
         """Hold what one job of this shape waits for. False when nothing can be held (K3)."""
@@ -79,8 +78,8 @@ class GuaranteeHold:
 
     def give_back(self) -> None:
         """Free what was held, once no job is placed any more: the reasons count it as free."""
-        for placement, gpus in reversed(self.withdrawn):
-            self._draft.put_back(placement, gpus)
+        for placement in reversed(self.withdrawn):
+            self._draft.put_back(placement)
 
     def _found(self, candidates: CandidateNodes, demand: Demand) -> Iterator[_HoldTarget]:
         free = self._draft.free
@@ -96,7 +95,7 @@ class GuaranteeHold:
         """The GPUs that were free there and now are held."""
         free = self._draft.free[target.node]
         wanted = target.tasks * demand.gpu_count
-        gpus = tuple(suitable_gpus(free.gpus, demand)[: wanted if gpus_max is None else min(wanted, gpus_max)])
+        gpus = suitable_gpus(free.gpus, demand)[: wanted if gpus_max is None else min(wanted, gpus_max)]
         if not gpus and gpus_max is not None:
             return 0
         placement = TaskPlacement(
@@ -107,7 +106,7 @@ class GuaranteeHold:
             memory_mb=min(free.memory_mb, target.tasks * demand.memory_mb),
         )
         self._draft.take(placement)
-        self.withdrawn.append((placement, gpus))
+        self.withdrawn.append(placement)
         return len(gpus)
 
 

@@ -2,7 +2,7 @@
 
 Rules: B1  of a job that is short of GPUs, CPUs, memory or nodes: those that hold any of it on its candidate nodes; of
            one at a limit of a tenant, a strict pool or its array: those that count against that limit
-       B2  a job ends by its time limit, and the grace time after it; what has not started counts from now
+       B2  a job ends by its time limit, and the grace time after it (`latest_end`)
        B3  the bound is when enough of them have ended so that it fits, if nothing else starts meanwhile: it is no
            reservation, and there is none where their ends would not be enough, or where a node has GPUs of several
            models that a demand by model could use
@@ -19,13 +19,13 @@ from stoker.brain.domain.ids import NodeName, TenantName
 from stoker.brain.domain.job import Job, tasks_on
 from stoker.brain.domain.lifecycle import LIVE
 from stoker.brain.domain.partition import selection
-from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.quota import needs
 from stoker.brain.domain.reason import SHORT, Reason, ReasonCode
 from stoker.brain.domain.tenant import path_of
-from stoker.brain.domain.units import NEVER, Instant, later
+from stoker.brain.domain.units import Instant
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.quota_limits import WHAT
+from stoker.brain.state.state_view import latest_end, live_jobs
 
 TASKS_MAX: Final = 4_096
 JOBS_SHOWN_MAX: Final = 20
@@ -67,40 +67,24 @@ def blocking_jobs(state: ClusterState, job: Job, reason: Reason | None, now: Ins
         return _on_nodes(state, job, now)
     if reason.code is ReasonCode.ARRAY_LIMIT:
         array = job.array_of or job.id
-        return _at_limit(state, (each for each in _live(state) if each.array_of == array), now, 1, lambda _: 1)
+        return _at_limit(state, (each for each in live_jobs(state) if each.array_of == array), now, 1, lambda _: 1)
     used, limit, asked = (reason.facts.get(name) for name in ("used", "limit", "asked"))
     if not (isinstance(used, int) and isinstance(limit, int) and isinstance(asked, int)):
         return None
     over = used + asked - limit
     if reason.code is ReasonCode.POOL_LIMIT:
-        mine = (each for each in _live(state) if each.spec.job_class is job.spec.job_class)
+        mine = (each for each in live_jobs(state) if each.spec.job_class is job.spec.job_class)
         return _at_limit(state, mine, now, over, lambda each: each.spec.demand.total_gpus)
     if reason.code is ReasonCode.TENANT_LIMIT:
         at = next((at for at, what in enumerate(WHAT) if reason.facts.get("what") in what), 0)
         tenant = TenantName(str(reason.facts.get("tenant")))
-        within = (each for each in _live(state) if _is_within(state, each, tenant))
+        within = (each for each in live_jobs(state) if _is_within(state, each, tenant))
         return _at_limit(state, within, now, over, lambda each: needs(each.spec.demand)[at])
     return None
 
 
-def _live(state: ClusterState) -> Iterator[Job]:
-    for each in sorted(LIVE):
-        for job_id in state.indexes.by_state[each].entries:
-            yield state.jobs[job_id]
-
-
 def _is_within(state: ClusterState, job: Job, tenant: TenantName) -> bool:
     return any(each.name == tenant for each in path_of(state.tenants, job.spec.tenant))
-
-
-def _ends_by(job: Job, policy: Policy, now: Instant) -> Instant:
-    """The latest end of a live job (B2)."""
-    attempt = job.live_attempt
-    assert attempt is not None, f"only live jobs hold anything: {job.story()}"
-    if attempt.stop is not None:
-        return later(max(now, attempt.stop.at), policy.stop_grace_ms)
-    began = later(attempt.began_at, -attempt.clock_moved_ms) if attempt.began_at != NEVER else now
-    return later(max(now, later(began, job.spec.time_limit_ms)), policy.stop_grace_ms)
 
 
 def _at_limit(
@@ -109,7 +93,7 @@ def _at_limit(
     """Of `jobs`, which count against a limit that is exceeded by `over`, each by its `amount`."""
     counted = list(islice(jobs, TASKS_MAX + 1))
     found = sorted(
-        (BlockingJob(_ends_by(each, state.policy, now), each, each.spec.demand.total_gpus) for each in counted),
+        (BlockingJob(latest_end(each, state.policy, now), each, each.spec.demand.total_gpus) for each in counted),
         key=_order,
     )
     fits_by: Instant | None = None
@@ -159,7 +143,7 @@ def _released(state: ClusterState, job: Job, name: NodeName, demand: Demand, now
     tasks = [task.placement for task in tasks_on(job, name)]
     gpus = [known[uuid] for task in tasks for uuid in task.gpus if uuid in known]
     cpus, memory_mb = sum(task.cpus for task in tasks), sum(task.memory_mb for task in tasks)
-    return _Freed(_ends_by(job, state.policy, now), len(suitable_gpus(gpus, demand)), cpus, memory_mb), len(tasks)
+    return _Freed(latest_end(job, state.policy, now), len(suitable_gpus(gpus, demand)), cpus, memory_mb), len(tasks)
 
 
 def _slots(has: _Freed, demand: Demand) -> int:

@@ -1,17 +1,21 @@
 """View of a ClusterState for the engine: the one implementation of `view.View` over live state."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 
+from stoker.brain.domain.allocation import TaskPlacement
 from stoker.brain.domain.array import member_ids
 from stoker.brain.domain.demand import Shape
 from stoker.brain.domain.ids import JobId, NodeName, PartitionName, TenantName
 from stoker.brain.domain.job import Job
+from stoker.brain.domain.lifecycle import LIVE
 from stoker.brain.domain.node import Free, Node
 from stoker.brain.domain.partition import Partition
+from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.tenant import Tenant
+from stoker.brain.domain.units import NEVER, Instant, later
 from stoker.brain.domain.where import Where
 from stoker.brain.state.cluster import ClusterState
-from stoker.brain.state.view import Bucket, GpuKinds, SelectedNodes
+from stoker.brain.state.view import Bucket, GpuKinds, RunningJob, SelectedNodes
 
 
 class StateView:
@@ -23,6 +27,7 @@ class StateView:
     def __init__(self, state: ClusterState, set_aside: Set[Shape] = frozenset()) -> None:
         """Jobs of shapes that are `set_aside` are not shown as pending."""
         self._set_aside = set_aside
+        self._state = state
         indexes = self._indexes = state.indexes
         self._jobs = state.jobs
         self.partitions: Mapping[PartitionName, Partition] = state.partitions
@@ -45,6 +50,17 @@ class StateView:
             if shape not in self._set_aside:
                 yield Bucket(priority, shape, (), ids.entries)
 
+    def running(self, now: Instant) -> Iterator[RunningJob]:
+        for job in sorted(live_jobs(self._state), key=lambda job: job.id):
+            attempt, spec = job.live_attempt, job.spec
+            assert attempt is not None, f"a live job has a live attempt: {job.story()}"
+            tasks = tuple([task.placement for task in attempt.open_tasks])
+            ends_by = latest_end(job, self._state.policy, now)
+            yield RunningJob(job.id, spec.shape, spec.priority, ends_by, attempt.stop is not None, tasks)
+
+    def held_on(self, node: NodeName) -> Collection[TaskPlacement]:
+        return self._indexes.held.get(node, {}).values()
+
     def job(self, job: JobId) -> Job:
         return self._jobs[job]
 
@@ -61,3 +77,25 @@ class StateView:
 
     def ports_in_use(self, address: str) -> Set[int]:
         return self._indexes.ports.get(address, {}).keys()
+
+
+def live_jobs(state: ClusterState) -> Iterator[Job]:
+    """Yield the jobs that hold something, by state and id; never an array, whose members hold."""
+    for each in sorted(LIVE):
+        for job_id in state.indexes.by_state[each].entries:
+            job = state.jobs[job_id]
+            if job.members is None:
+                yield job
+
+
+def latest_end(job: Job, policy: Policy, now: Instant) -> Instant:
+    """Return when a live job will have ended at the latest: by its time limit, and the grace time after it.
+
+    What hasn't started counts from now.
+    """
+    attempt = job.live_attempt
+    assert attempt is not None, f"only live jobs hold anything: {job.story()}"
+    if attempt.stop is not None:
+        return later(max(now, attempt.stop.at), policy.stop_grace_ms)
+    began = later(attempt.began_at, -attempt.clock_moved_ms) if attempt.began_at != NEVER else now
+    return later(max(now, later(began, job.spec.time_limit_ms)), policy.stop_grace_ms)

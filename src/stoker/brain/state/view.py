@@ -3,11 +3,12 @@
 A read-only facade over the state, used in process: no copies are made, so nobody may change what it returns.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from typing import NamedTuple, Protocol
 
 import msgspec
 
+from stoker.brain.domain.allocation import TaskPlacement
 from stoker.brain.domain.demand import Shape
 from stoker.brain.domain.ids import JobId, NodeName, PartitionName, TenantName
 from stoker.brain.domain.job import Job
@@ -15,6 +16,7 @@ from stoker.brain.domain.node import Free, Inventory, Node
 from stoker.brain.domain.partition import Partition
 from stoker.brain.domain.quota import Pools
 from stoker.brain.domain.tenant import Tenant
+from stoker.brain.domain.units import Instant
 from stoker.brain.domain.where import Where
 from stoker.brain.state.usage_ledger import UsageLedger
 
@@ -52,6 +54,22 @@ class SelectedNodes(msgspec.Struct, frozen=True, eq=False):
     """It's all of them."""
 
 
+class RunningJob(NamedTuple):
+    """A job that holds resources, and what its end would free."""
+
+    job: JobId
+    shape: Shape
+    """Whose it is, and what it asked for."""
+    priority: int
+    """Base priority, never aged."""
+    ends_by: Instant
+    """When it will have ended at the latest: by its time limit and the grace time after it."""
+    stopping: bool
+    """It is being ended already."""
+    tasks: Sequence[TaskPlacement]
+    """What it holds: of a gang of which some tasks have ended, the others."""
+
+
 class View(Protocol):
     """The state at one time as the engine may read it."""
 
@@ -74,6 +92,14 @@ class View(Protocol):
 
     def pending(self) -> Iterable[Bucket]:
         """Return jobs that may be placed, in no particular order of buckets; those in a pause or held aren't in it."""
+        ...
+
+    def running(self, now: Instant) -> Iterator[RunningJob]:
+        """Yield the jobs that hold resources, in the order of ids. Costs about 2 us per job."""
+        ...
+
+    def held_on(self, node: NodeName) -> Collection[TaskPlacement]:
+        """Return what tasks hold on a node, until their ends are proved."""
         ...
 
     def job(self, job: JobId) -> Job:
