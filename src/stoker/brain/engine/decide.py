@@ -380,7 +380,7 @@ class _Pass:
         return explain.no_free_port(self._view.nodes[barred].inventory.address, self._policy)
 
 
-class Stage(NamedTuple):
+class PassStage(NamedTuple):
     """One stage of a look at the queue, in rounds."""
 
     name: str
@@ -389,13 +389,13 @@ class Stage(NamedTuple):
 
 
 STAGES: Final = (
-    Stage("place within guarantees", _Pass.begin_placing),
-    Stage("borrow", _Pass.begin_borrowing),
+    PassStage("place within guarantees", _Pass.begin_placing),
+    PassStage("borrow", _Pass.begin_borrowing),
 )
 """The stages of each look, least disruptive first."""
 
 
-def _rounds(pass_: _Pass) -> Iterator[Stage]:
+def _rounds(pass_: _Pass) -> Iterator[PassStage]:
     for stage in STAGES:
         while stage.begin_round(pass_):
             yield stage
