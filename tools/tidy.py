@@ -4,6 +4,7 @@ Usage: python -m tools.tidy [RULE...]     RULE is the name of a rule's function;
                                           those of NOT_YET
 """
 
+import gc
 import subprocess
 import sys
 from collections.abc import Collection, Iterator, Sequence
@@ -116,4 +117,5 @@ def main(arguments: Sequence[str] = ()) -> int:
 
 
 if __name__ == "__main__":
+    gc.disable()  # trees are kept to the end: to look for garbage in them takes more than to parse them
     raise SystemExit(main(sys.argv[1:]))

@@ -4,7 +4,7 @@ import pytest
 
 from tests.rig.run import simulate
 
-SEEDS = 8
+SEEDS = 4
 """As many each time; `test-heavy` goes on to `SEEDS_HEAVY`."""
 SEEDS_HEAVY = 40
 

@@ -18,7 +18,7 @@ from stoker.brain.state.cluster import ClusterState
 from tests.rig.liars import simulate_among_liars
 from tests.rig.planted import Bugs, Plant, cases, must_be_noticed
 
-SEEDS, SEEDS_HEAVY, CHUNKS = 16, 80, 4
+SEEDS, SEEDS_HEAVY, CHUNKS = 8, 80, 4
 """As many each time; `test-heavy` adds the rest."""
 SEEDS_MAX: Final = 60
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.rig.pair_run import simulate_pair
 
-OWN, SHARED, FAST, MANY = 8, 4, 1, 1
+OWN, SHARED, FAST, MANY = 4, 2, 1, 1
 """Seeds with a log for each, with one log for both, with the fast profile, and with twenty nodes: as many each time;
 `test-heavy` adds the rest up to `*_HEAVY`."""
 OWN_HEAVY, SHARED_HEAVY, FAST_HEAVY, MANY_HEAVY = 36, 18, 6, 6

@@ -11,7 +11,7 @@ import pytest
 
 from tests.rig.run import simulate
 
-SEEDS, FORGETTING = 40, 20
+SEEDS, FORGETTING = 20, 10
 """As many each time, the latter with nodes that are forgotten by force; `test-heavy` adds the rest up to `*_HEAVY`, and
 `make soak` goes on with others."""
 SEEDS_HEAVY, FORGETTING_HEAVY = 500, 60

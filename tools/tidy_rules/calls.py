@@ -74,18 +74,18 @@ def banned_names_stay_at_home(source: Source) -> Iterator[Fault]:
     if not source.is_python:
         return
     bans = (*BANS, *EVERYWHERE) if source.within("src") else EVERYWHERE
-    imported = _imported(source.tree)
-    for node, dotted in _uses(source.tree, imported):
-        for ban in bans:
+    first_parts = {name.partition(".")[0] for ban in bans for name in ban.names}
+    for node, dotted in _uses(source):
+        for ban in bans if dotted.partition(".")[0] in first_parts else ():
             if _matches(dotted, ban.names) and not source.within(*ban.homes) and not _yields(node, dotted):
                 yield Fault(source.path, node.lineno, "ban", f"{dotted} is banned here; use {ban.instead}")
 
 
 def no_shell_in_subprocesses(source: Source) -> Iterator[Fault]:
     """A shell line is something a person submits, never something we build."""
-    if not source.is_python:
+    if not source.is_python or "shell" not in source.text:
         return
-    for node, dotted in _uses(source.tree, _imported(source.tree)):
+    for node, dotted in _uses(source):
         if not isinstance(node, ast.Call) or not dotted.startswith("subprocess."):
             continue
         for keyword in node.keywords:
@@ -93,10 +93,10 @@ def no_shell_in_subprocesses(source: Source) -> Iterator[Fault]:
                 yield Fault(source.path, node.lineno, "ban", f"{dotted}(shell=...) is banned; pass an argv list")
 
 
-def _imported(tree: ast.Module) -> dict[str, str]:
+def _imported(source: Source) -> dict[str, str]:
     """Local name -> dotted origin, for everything the file imports."""
     names: dict[str, str] = {}
-    for node in ast.walk(tree):
+    for node in source.nodes:
         if isinstance(node, ast.Import):
             for alias in node.names:
                 root = alias.name.partition(".")[0]
@@ -107,11 +107,12 @@ def _imported(tree: ast.Module) -> dict[str, str]:
     return names
 
 
-def _uses(tree: ast.Module, imported: dict[str, str]) -> Iterator[tuple[ast.expr, str]]:
+def _uses(source: Source) -> Iterator[tuple[ast.expr, str]]:
     """Every use of an imported or built-in name, as a call if it is called, with its dotted origin."""
-    inner = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    called = {id(node.func): node for node in ast.walk(tree) if isinstance(node, ast.Call)}
-    for node in ast.walk(tree):
+    imported = _imported(source)
+    inner = {id(node.value) for node in source.nodes if isinstance(node, ast.Attribute)}
+    called = {id(node.func): node for node in source.nodes if isinstance(node, ast.Call)}
+    for node in source.nodes:
         if isinstance(node, ast.Name | ast.Attribute) and id(node) not in inner:
             dotted = _dotted(node, imported)
             if dotted:

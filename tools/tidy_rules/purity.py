@@ -5,7 +5,7 @@ Rules 9, 18 and 22 of the house style, and the runner's promise to need nothing 
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -66,8 +66,8 @@ def every_closed_match_ends_in_assert_never(source: Source) -> Iterator[Fault]:
     if not source.is_python or not source.within("src"):
         return
     fine = {id(function.body[-1]) for _, function in source.functions() if _answers(function)}
-    fine |= {id(node) for node in _before_assert_never(source.tree)}
-    for node in ast.walk(source.tree):
+    fine |= {id(node) for node in _before_assert_never(source.nodes)}
+    for node in source.nodes:
         if (
             isinstance(node, ast.Match)
             and id(node) not in fine
@@ -78,8 +78,8 @@ def every_closed_match_ends_in_assert_never(source: Source) -> Iterator[Fault]:
                 yield Fault(source.path, node.lineno, "match", "end with `case never: assert_never(never)`")
 
 
-def _before_assert_never(tree: ast.Module) -> Iterator[ast.stmt]:
-    for block in ast.walk(tree):
+def _before_assert_never(nodes: Sequence[ast.AST]) -> Iterator[ast.stmt]:
+    for block in nodes:
         body = getattr(block, "body", None)
         for before, after in pairwise(body if isinstance(body, list) else []):
             if (

@@ -16,6 +16,10 @@ _NAMED: Final = re.compile(r"^\[[a-z-]+(?:,\s*[a-z-]+)*\]\s+#\s*\S+")
 _CODED: Final = re.compile(r"^:\s*[A-Z]+\d+(?:,\s*[A-Z]+\d+)*\s+#\s*\S+")
 _OPEN_END: Final = re.compile(r"\b(?:TODO|FIXME|XXX|HACK)\b(?!\s*\(#\d+\))")
 
+_MAY_CATCH: Final = re.compile(r"\bexcept\s*:|\b(?:Base)?Exception\b")
+"""What a text has that catches everything; and `_SILENCES` what silences a check: most files have neither."""
+_SILENCES: Final = re.compile(r"type:\s*ignore|noqa", re.IGNORECASE)
+
 SUPERVISORS: Final[dict[str, str]] = {
     "src/stoker/control/loop.py::Loop._contained": "one bad pass is counted and told; the next one may be good",
     "src/stoker/control/notifier.py::Notifier._send_next": "one broken notification is counted and told; jobs go on",
@@ -29,7 +33,7 @@ SUPERVISORS: Final[dict[str, str]] = {
 
 
 def silenced_checks_say_why(source: Source) -> Iterator[Fault]:
-    if not source.is_python:
+    if not source.is_python or not _SILENCES.search(source.text):
         return
     for line, comment in source.comments:
         ignore, noqa = _IGNORE.search(comment), _NOQA.search(comment)
@@ -40,7 +44,7 @@ def silenced_checks_say_why(source: Source) -> Iterator[Fault]:
 
 
 def open_ends_have_an_issue(source: Source) -> Iterator[Fault]:
-    if not source.is_python:
+    if not source.is_python or not _OPEN_END.search(source.text):
         return
     for line, comment in source.comments:
         if _OPEN_END.search(comment):
@@ -61,8 +65,10 @@ def only_supervisors_catch_everything(source: Source) -> Iterator[Fault]:
 
 
 def _broad_catches(source: Source) -> Iterator[tuple[str, ast.ExceptHandler | ast.Call]]:
+    if not _MAY_CATCH.search(source.text):
+        return
     owners = {id(node): name for name, function in source.functions() for node in ast.walk(function)}
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         match node:
             case ast.ExceptHandler() if _is_broad(node.type) and not _raises_again(node):
                 yield owners.get(id(node), ""), node

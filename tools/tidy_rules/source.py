@@ -68,8 +68,19 @@ class Source:
 
     @cached_property
     def nodes(self) -> list[ast.AST]:
-        """Every node of the tree, outermost first."""
-        return list(ast.walk(self.tree))
+        """Every node of the tree, outermost first, without those that only say whether a name is read or written.
+
+        Rules walk this list: `ast.walk` anew for each of them is nine tenths of what a check of the tree takes.
+        """
+        found: list[ast.AST] = [self.tree]
+        for node in found:
+            for field in node._fields:
+                value = getattr(node, field, None)
+                if isinstance(value, list):
+                    found += [child for child in value if isinstance(child, ast.AST)]
+                elif isinstance(value, ast.AST) and field != "ctx":
+                    found.append(value)
+        return found
 
     @property
     def module(self) -> str:
@@ -90,7 +101,11 @@ class Source:
 
     def functions(self) -> Iterator[tuple[str, Function]]:
         """Every function with its dotted name inside the file, outermost first."""
-        yield from _functions(self.tree, "")
+        yield from self._named_functions
+
+    @cached_property
+    def _named_functions(self) -> list[tuple[str, Function]]:
+        return list(_functions(self.tree, ""))
 
 
 def _imports(source: Source) -> Iterator[Import]:
@@ -124,7 +139,7 @@ def _functions(node: ast.AST, prefix: str) -> Iterator[tuple[str, Function]]:
             yield from _functions(child, f"{prefix}{child.name}.")
         elif isinstance(child, ast.ClassDef):
             yield from _functions(child, f"{prefix}{child.name}.")
-        else:
+        elif not isinstance(child, ast.expr):  # no function stands in an expression
             yield from _functions(child, prefix)
 
 

@@ -26,7 +26,7 @@ def test_names_are_sentences(source: Source) -> Iterator[Fault]:
 def tests_never_sleep(source: Source) -> Iterator[Fault]:
     if not source.is_python or not source.within("tests") or source.within(*_REAL_TIME):
         return
-    for node in ast.walk(source.tree):
+    for node in source.nodes:
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or node.func.attr != "sleep":
             continue
         module = getattr(node.func.value, "id", "")

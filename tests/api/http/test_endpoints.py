@@ -13,11 +13,18 @@ from tests.api.http.plane import Plane
 
 Operation = dict[str, Any]
 
+SERVED: dict[tuple[str, str], Operation] = {}
+"""What `operations` was answered first: it takes longer to make than most tests, and follows from the code alone."""
+
 
 async def operations(plane: Plane) -> dict[tuple[str, str], Operation]:
     """Every operation of the served document, by method and path."""
-    paths = (await plane.get("/openapi.json")).json["paths"]
-    return {(method.upper(), path): said for path, methods in paths.items() for method, said in methods.items()}
+    if not SERVED:
+        paths = (await plane.get("/openapi.json")).json["paths"]
+        SERVED.update(
+            {(method.upper(), path): said for path, methods in paths.items() for method, said in methods.items()}
+        )
+    return SERVED
 
 
 def shape_names(content: dict[str, Any]) -> list[str]:
