@@ -30,6 +30,8 @@ OFFENCES = {
     "Inside the command line": ("cli/display/table.py", "import stoker.cli.server"),
     "A command of the command line": ("cli/commands/wait.py", "import stoker.cli.commands.why"),
     "Inside the adapters": ("adapters/atomic_file.py", "from stoker.adapters.data_folder import ownership"),
+    "Inside the runtime in simulated time": ("sim/trace.py", "import stoker.sim.outcome"),
+    "Simulated time needs the brain": ("sim/policies.py", "import stoker.control.loop"),
     "The core and the interfaces": ("api/http/nodes.py", "from stoker.adapters.entropy import SystemEntropy"),
 }
 

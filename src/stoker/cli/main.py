@@ -32,7 +32,7 @@ EXIT_READER_GONE: Final = 141
 UNWRITABLE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 """How a write to a file that can hold no more ends."""
 SECTIONS: Final = {
-    "Try it": ("demo", "up"),
+    "Try it": ("demo", "up", "sim"),
     "Access": ("login", "logout"),
     "Jobs": ("submit", "list", "top", "status", "logs", "why", "events", "wait"),
     "Orders to jobs": ("cancel", "hold", "release", "requeue", "signal", "update"),

@@ -295,6 +295,8 @@ STATUSES: Final[dict[str, Status]] = {
     "part_died": _local("An essential part of the control plane ended"),
     "extra_missing": _local("An optional part of Stoker is not installed"),
     "demo_stuck": _local("The demo did not go on"),
+    "bad_trace": _local("The trace can't be run", EXIT_USAGE),
+    "bad_sim_policy": _local("No policy for this simulation", EXIT_USAGE),
 }
 """Codes are stable and public. Add rows; never change what one means."""
 

@@ -1,0 +1,71 @@
+"""`stoker sim`: figures for people and programs, and one clear error for what can't be run."""
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from stoker.cli.main import root
+
+TRACE = "id,submit_s,duration_s,gpus\na,0,60,4\nb,1,60,12\n"
+
+
+def asked(*words: str) -> tuple[int, str]:
+    said = CliRunner().invoke(root, ["sim", "run", *words])
+    return said.exit_code, said.output
+
+
+@pytest.fixture
+def workload(tmp_path: Path) -> tuple[str, ...]:
+    file = tmp_path / "trace.csv"
+    file.write_text(TRACE)
+    return ("--format", "csv", "--workload", str(file))
+
+
+@pytest.mark.parametrize("cluster", [("--gpus", "16", "--policy", "fifo"), ("--nodes", "3x8", "--policy", "engine")])
+def test_a_run_prints_the_figures_that_tables_have(workload: tuple[str, ...], cluster: tuple[str, ...]) -> None:
+    code, said = asked(*workload, *cluster, "-o", "json")
+    summary = json.loads(said)
+    assert code == 0
+    assert {"jobs", "jct_mean_s", "jct_p99_s", "makespan_s", "utilisation", "preemptions"} <= summary.keys()
+    assert (summary["jobs"], summary["jct_mean_s"], summary["makespan_s"]) == (2, 60.0, 61.0)
+    assert asked(*workload, *cluster)[1].splitlines()[1].split() == ["jobs", "2"]
+
+
+def test_the_list_of_policies_says_which_know_how_long_jobs_run() -> None:
+    policies = {each["name"]: each["knows"] for each in json.loads(asked("--policy", "list", "-o", "json")[1])}
+    assert policies["srtf"] == "durations (oracle)"
+    assert policies["engine"] == policies["las"] == "nothing"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--gpus", "16", "--policy", "fifoo"), "no policy 'fifoo'"),
+        (("--gpus", "16", "--policy", "engine"), "goes with --nodes"),
+        (("--nodes", "2x8", "--policy", "srtf"), "goes with --gpus"),
+        (("--gpus", "8", "--policy", "fifo"), "line 3, gpus: job b wants 12 GPUs, and the cluster has 8"),
+        (("--nodes", "2x7", "--policy", "engine"), ""),
+        (("--nodes", "0x8", "--policy", "engine"), "isn't NODESxGPUS"),
+        (("--policy", "fifo"), "--gpus N or --nodes AxB"),
+        (("--gpus", "16", "--nodes", "2x8", "--policy", "fifo"), "not both"),
+        (("--gpus", "16", "--policy", "las", "--thresholds", "9,3"), "doesn't rise"),
+    ],
+)
+def test_what_cannot_be_run_is_one_error_of_usage(workload: tuple[str, ...], words: tuple[str, ...], says: str) -> None:
+    code, said = asked(*workload, *words)
+    if not says:
+        assert code == 0, said
+        return
+    assert code == 2
+    assert says in said
+    assert "hint: " in said
+
+
+def test_a_job_that_asks_for_more_than_a_node_has_is_named_with_its_line(tmp_path: Path) -> None:
+    file = tmp_path / "trace.csv"
+    file.write_text("id,submit_s,duration_s,gpus,cpus\na,0,1,1,1\nb,0,1,1,999\n")
+    code, said = asked("--format", "csv", "--workload", str(file), "--nodes", "2x8", "--policy", "engine")
+    assert code == 2
+    assert "line 3" in said
