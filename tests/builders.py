@@ -37,7 +37,7 @@ from stoker.brain.domain.units import DAY_MS, HOUR_MS, NEVER, Instant
 from stoker.brain.domain.where import ANYWHERE, Where, selects
 from stoker.brain.engine.decide import decide
 from stoker.brain.state.usage_ledger import UsageLedger
-from stoker.brain.state.view import Bucket, GpuKinds, NodeClass, RunningJob, SelectedNodes
+from stoker.brain.state.view import Bucket, GpuKinds, NodeClass, Release, RunningJob, SelectedNodes
 
 A100: Final = "NVIDIA A100-SXM4-80GB"
 V100: Final = "Tesla V100-SXM2-32GB"
@@ -254,6 +254,17 @@ class Cluster:
                 tasks = [task.placement for task in attempt.open_tasks]
                 ends_by = Instant(max(now, attempt.placed_at + job.spec.time_limit_ms))
                 yield RunningJob(id_, job.spec.shape, job.spec.priority, ends_by, attempt.stop is not None, tasks)
+
+    def releases(self, node: NodeName, now: Instant) -> list[Release]:
+        known = {gpu.uuid: gpu for gpu in self.nodes[node].inventory.gpus}
+        found = []
+        for each in self.running(now):
+            here = [task for task in each.tasks if task.node == node]
+            gpus = [known[uuid] for task in here for uuid in task.gpus if uuid in known]
+            if here:
+                cpus, memory_mb = sum(task.cpus for task in here), sum(task.memory_mb for task in here)
+                found.append(Release(each.ends_by, each.job, gpus, cpus, memory_mb))
+        return sorted(found, key=lambda each: each[:2])
 
     def held_on(self, node: NodeName) -> list[TaskPlacement]:
         tasks = [task.placement for attempt in self.live_attempts() for task in attempt.open_tasks]

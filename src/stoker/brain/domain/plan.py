@@ -7,8 +7,9 @@ import msgspec
 
 from stoker.brain.domain.allocation import TaskPlacement
 from stoker.brain.domain.demand import Shape
-from stoker.brain.domain.ids import JobId
+from stoker.brain.domain.ids import JobId, NodeName
 from stoker.brain.domain.reason import Reason
+from stoker.brain.domain.units import Instant
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -24,8 +25,17 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     master_port: int = 0
 
 
+class Reservation(msgspec.Struct, frozen=True, kw_only=True):
+    """The time at which a waiting job starts at the latest, and where, if every job ends within its limit."""
+
+    job: JobId
+    at: Instant
+    nodes: tuple[NodeName, ...]
+    """By name."""
+
+
 Action = Place
-"""Closed union of the proposals; preemption and reservations join it later."""
+"""Closed union of the proposals; preemption joins it later."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +45,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     reasons: dict[Shape, Reason]
     more: bool = False
     """True when the budget ended the pass before the queue did."""
+    reservations: tuple[Reservation, ...] = ()
+    """Of the first blocked jobs, in the order of the queue. Each pass makes them anew."""
 
 
 class UndecidableShape(Exception):

@@ -149,6 +149,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     placements_per_pass_max: Annotated[int, Range(1, 100_000)] = 1_024
     """One pass places no more, so that it never holds the process long; the next pass goes on at once."""
 
+    reservations_max: Annotated[int, Range(0, 64)] = 8
+    """Blocked jobs, the first of the queue, for which a pass keeps what they wait for; 0 = none, and then small jobs
+    may pass a large one for ever. Each costs a walk over the nodes."""
+
     def digest(self) -> str:
         """Return a short hash of these values, written beside each decision."""
         return hashlib.blake2b(msgspec.json.encode(self, order="sorted"), digest_size=6).hexdigest()

@@ -36,6 +36,7 @@ class ReasonCode(StrEnum):
     INSUFFICIENT_NODES = "insufficient_nodes"
     INSUFFICIENT_CPUS = "insufficient_cpus"
     INSUFFICIENT_MEMORY = "insufficient_memory"
+    RESERVED = "reserved"
     NO_FREE_PORT = "no_free_port"
     BUDGET_SPENT = "budget_spent"
     SET_ASIDE = "set_aside"
@@ -128,6 +129,11 @@ _SENTENCES: Final[dict[ReasonCode, tuple[str, str]]] = {
         "each of {tasks:task|tasks} needs {needed} MiB of memory; at most {best} MiB {best:=is|are} free on a node "
         "that has all GPUs and CPUs it asks for, room for {room:task|tasks} in all",
         "ask for less memory (`--memory`), or wait for running jobs to end",
+    ),
+    ReasonCode.RESERVED: (
+        "{kept:free GPU is|free GPUs are} kept for {jobs:job|jobs} before it in the queue, such as job {job}, "
+        "which starts at {until} at the latest",
+        "a time limit (`--time`) by which it has ended before then lets it start at once",
     ),
     ReasonCode.NO_FREE_PORT: (
         "every rendezvous port of {address} is in use ({ports_max} of them)",

@@ -2,7 +2,8 @@
 
 Rules: D1  jobs come in order (`queue_order`); each is placed whole or its shape gets a reason, and that shape is done
            with
-       D2  a blocked shape holds no other up: smaller jobs of other shapes behind it may start
+       D2  the first blocked jobs hold what they wait for (`reservation`); jobs of other shapes behind them may start
+           where they are over by then or leave it alone
        D3  placements of one pass see each other: all are taken from one draft
        D4  same view, same plan, in any process: nothing is iterated in hash order, every sort ends with a name or id
        D5  at most `budget` placements; shapes that might have fitted and weren't looked at then wait with
@@ -19,10 +20,10 @@ Naive: bring all that wait into order, then search for each. But these stages on
 the start doesn't fit later: those are sifted out first, unordered, by a look at what is free.
 Limits: a pass costs about 1 us per blocked shape, twice that where it isn't GPUs that are short, 2 us more per shape
         that fitted at its start, 30 us per selection of nodes, and 10 us per placement; never the length of the
-        queue. D2 has no reservations yet, so a stream of small jobs can hold up a large one.
+        queue. Reservations cost 3 us more per candidate node each, and backfill looks at BACKFILL_LOOKS_MAX jobs.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -33,7 +34,7 @@ from stoker.brain.domain.plan import Place, Plan, UndecidableShape
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.reason import Reason, ReasonCode
 from stoker.brain.domain.tenant import nodes_allowed
-from stoker.brain.domain.units import Instant
+from stoker.brain.domain.units import NEVER, Instant, later
 from stoker.brain.domain.where import Where
 from stoker.brain.engine import explain
 from stoker.brain.engine.candidate_nodes import CandidateNodes
@@ -44,9 +45,14 @@ from stoker.brain.engine.gang import choose_port, fit_gang, needs_rendezvous, nu
 from stoker.brain.engine.guarantee_hold import HELD_MAX, GuaranteeHold
 from stoker.brain.engine.queue_order import Candidate, in_order
 from stoker.brain.engine.quota_order import FIRST, QuotaOrder
+from stoker.brain.engine.reservation import ReservationBook
 from stoker.brain.engine.satisfiability import NodeClassStatus
 from stoker.brain.state.view import Bucket, SelectedNodes, View
 
+BACKFILL_LOOKS_MAX: Final = 1_000
+"""Jobs of which a pass looks whether they are over in time for a reservation."""
+TRIES_PER_RESERVATION: Final = 4
+"""Jobs that may be found to wait for nodes, not for ends, for each reservation: each costs as much as one."""
 _NODES_PER_SHAPE: Final = 8
 """Where a shape has no more nodes to itself, a table of what is free on them is cheaper than searches in vain."""
 
@@ -57,27 +63,28 @@ def decide(view: View, policy: Policy, now: Instant, seed: int, budget: int) -> 
     Raises: UndecidableShape (D9).
     """
     assert budget >= 1, f"a pass that may place nothing would go on for ever: {budget=}"
-    pass_ = _Pass(view, policy, list(view.pending()))
+    pass_ = _Pass(view, policy, now, list(view.pending()))
     try:
-        return _decided(pass_, now, budget)
+        return _decided(pass_, budget)
     except Exception as fault:
         if pass_.shape is None:
             raise
         raise UndecidableShape(pass_.shape, repr(fault)) from fault
 
 
-def _decided(pass_: "_Pass", now: Instant, budget: int) -> Plan:
+def _decided(pass_: "_Pass", budget: int) -> Plan:
     pass_.sift()
     actions: dict[JobId, Place] = {}
     unseen: dict[Shape, Reason] = {}
     for _ in _rounds(pass_):
-        for candidate in pass_.in_order(now):
+        for candidate in pass_.in_order():
             pass_.shape = candidate.shape
-            if (
-                candidate.job in actions
-                or not pass_.below_array_limit(candidate)
-                or not pass_.is_first_by_quota(candidate.shape)
-            ):
+            if candidate.job in actions or not pass_.below_array_limit(candidate):
+                continue
+            if candidate.shape in pass_.blocked:
+                pass_.reserve(candidate)
+                continue
+            if not pass_.is_first_by_quota(candidate.shape) or not pass_.may_backfill(candidate):
                 continue
             if len(actions) >= budget:
                 unseen[candidate.shape] = pass_.blocked[candidate.shape] = explain.budget_spent(len(actions))
@@ -85,7 +92,8 @@ def _decided(pass_: "_Pass", now: Instant, budget: int) -> Plan:
             place = pass_.place(candidate)
             if place is not None:
                 actions[candidate.job] = place
-    return Plan(actions=tuple(actions.values()), reasons=pass_.reasons(), more=bool(unseen))
+    reasons, reservations = pass_.reasons(), tuple(pass_.reservations.made)
+    return Plan(actions=tuple(actions.values()), reasons=reasons, more=bool(unseen), reservations=reservations)
 
 
 _LATER: Final = Reason(ReasonCode.GUARANTEE_KEPT)
@@ -115,13 +123,24 @@ class _GpuChoices:
 class _Pass:
     """The state of one pass: what it has taken, and what it has learnt."""
 
-    def __init__(self, view: View, policy: Policy, buckets: Sequence[Bucket]) -> None:
+    def __init__(self, view: View, policy: Policy, now: Instant, buckets: Sequence[Bucket]) -> None:
         self.shape: Shape | None = None
         """The one that is being decided on, which a fault is blamed on (D9); None = none in particular."""
         self._view = view
         self._policy = policy
+        self._now = now
         self._buckets = buckets
         self._draft = Draft(view)
+        self.reservations = ReservationBook(self._draft, view, now, policy.reservations_max)
+        self._reservable: dict[Shape, None] = {}
+        """Blocked shapes of which a job may still get a reservation."""
+        self._tries_left = TRIES_PER_RESERVATION * policy.reservations_max
+        self._backfill: dict[Shape, None] = {}
+        """Shapes that come up again, now that what is kept may be used by jobs that are over in time."""
+        self._backfill_until = NEVER
+        """When they must be over; NEVER = there is no backfill yet."""
+        self._backfill_looks = BACKFILL_LOOKS_MAX
+        self._kept_gpus = 0
         self._quota_order = QuotaOrder(view, buckets)
         self._standing = FIRST - 1
         self._later: dict[Shape, None] = {}
@@ -181,6 +200,9 @@ class _Pass:
                     if not capacity.holds(shape.demand):
                         blocked[shape] = choices
 
+        if self._policy.reservations_max:
+            self._reservable = dict.fromkeys(blocked)
+
     def _gpu_choices_for(self, shape: Shape) -> _GpuChoices:
         candidates, demand = self._candidates_of(shape), shape.demand
         memory_mb = candidates.gpu_memory(demand.gpu_model, demand.gpu_memory_mb)
@@ -222,8 +244,57 @@ class _Pass:
         self._later = {}
         return True
 
-    def in_order(self, now: Instant) -> Iterator[Candidate]:
-        return in_order(self._buckets, self._view, self._policy, now, self.blocked)
+    def begin_backfill(self) -> bool:
+        """Begin the round of jobs that are over before the next reservation, the latest first. False = none is left."""
+        self.shape = None
+        for shape in self._backfill:
+            self.blocked.setdefault(shape, self._fitting[shape])
+        self._backfill = {}
+        times = self.reservations.backfill_times()
+        if not times or self._backfill_looks <= 0:
+            return False
+        self._kept_gpus = self._kept_gpus or self.reservations.gpus
+        self._reservable = {}
+        self._backfill_until = times[0]
+        self.reservations.give_back(self._backfill_until)
+        for shape, found in list(self.blocked.items()):
+            if isinstance(found, _GpuChoices) and shape.demand.tasks <= found.last.at_most():
+                self._backfill[shape] = None
+                self._fitting[shape] = found
+                del self.blocked[shape]
+        return True
+
+    def may_backfill(self, candidate: Candidate) -> bool:
+        """Return whether there is no backfill yet, or the job is over in time for it."""
+        if self._backfill_until == NEVER:
+            return True
+        self._backfill_looks -= 1
+        if self._backfill_looks < 0:
+            self.blocked[candidate.shape] = self._fitting[candidate.shape]
+            return False
+        return self._ends_by(candidate) <= self._backfill_until
+
+    def _ends_by(self, candidate: Candidate) -> Instant:
+        spec = self._view.job(candidate.array if candidate.lazy else candidate.job).spec
+        return later(self._now, spec.time_limit_ms + self._policy.stop_grace_ms)
+
+    def reserve(self, candidate: Candidate) -> None:
+        """Keep for a blocked job what it waits for, while there are reservations left."""
+        shape = candidate.shape
+        if shape not in self._reservable or self._quota_order.standing(shape) > self._standing:
+            return
+        del self._reservable[shape]
+        choices = self.blocked.get(shape)
+        if not isinstance(choices, _GpuChoices) or self._quota_order.limit_reached(shape) is not None:
+            return
+        self._tries_left -= 1
+        self.reservations.reserve(candidate.job, shape.demand, choices.last.candidates)
+        if self.reservations.is_full or self._tries_left <= 0:
+            self._reservable.clear()
+
+    def in_order(self) -> Iterator[Candidate]:
+        hidden = _Hidden(self.blocked, self._reservable) if self._reservable else self.blocked
+        return in_order(self._buckets, self._view, self._policy, self._now, hidden)
 
     def is_first_by_quota(self, shape: Shape) -> bool:
         """Return whether the shape may take GPUs in this round; else it is blocked, for this round or for good."""
@@ -294,7 +365,11 @@ class _Pass:
         placed = self._place(candidate, choices) if shape.demand.tasks <= choices.last.at_most() else None
         if placed is None:
             self.blocked[shape] = choices
+            if self._backfill_until == NEVER and not self.reservations.is_full and self._tries_left > 0:
+                self._reservable[shape] = None
+                self.reserve(candidate)
             return None
+        self.reservations.started(placed.job, placed.tasks, self._ends_by(candidate))
         self._quota_order.take(shape)
         self._placed[shape] = self._placed.get(shape, 0) + 1
         if candidate.array:
@@ -349,6 +424,8 @@ class _Pass:
         """Return why each blocked shape waits, now that the pass is over."""
         self.shape = None
         self._guarantee_hold.give_back()
+        self._kept_gpus = self._kept_gpus or self.reservations.gpus
+        self.reservations.give_back()
         reasons: dict[Shape, Reason] = {}
         for shape, found in self.blocked.items():
             self.shape = shape
@@ -370,6 +447,8 @@ class _Pass:
         if reason is None and shape in self._borrowers and self._guarantee_hold.withdrawn:
             free, kept = choices.last.gpu_capacity().free, self._guarantee_hold.gpus
             return explain.guarantee_kept(free, kept, shape.demand)
+        if reason is None and self._kept_gpus:
+            return explain.reserved(self._kept_gpus, self.reservations.made)
         return reason or self._no_port(shape.demand, choices)
 
     def _no_port(self, demand: Demand, choices: _GpuChoices) -> Reason:
@@ -378,6 +457,16 @@ class _Pass:
         assert fits, f"blocked, and nothing is short: {demand}"
         barred = min(fit.node for fit in fits if fit.node in self._portless)
         return explain.no_free_port(self._view.nodes[barred].inventory.address, self._policy)
+
+
+class _Hidden:
+    """Shapes that don't come up: blocked ones, but for those that may get a reservation."""
+
+    def __init__(self, blocked: Container[Shape], reservable: Container[Shape]) -> None:
+        self._blocked, self._reservable = blocked, reservable
+
+    def __contains__(self, shape: object) -> bool:
+        return shape in self._blocked and shape not in self._reservable
 
 
 class PassStage(NamedTuple):
@@ -391,6 +480,7 @@ class PassStage(NamedTuple):
 STAGES: Final = (
     PassStage("place within guarantees", _Pass.begin_placing),
     PassStage("borrow", _Pass.begin_borrowing),
+    PassStage("backfill", _Pass.begin_backfill),
 )
 """The stages of each look, least disruptive first."""
 

@@ -9,12 +9,15 @@ Rules: X1  no node ever registered: `no_nodes`; none that is selected: `no_selec
        X5  else what is short, in the order GPUs, nodes to spread over (`tasks_per_node`), CPUs, memory: the first that
            alone is enough to say no
        X6  numbers are those at the end of the pass: what it placed is no longer called free
+       X8  else it would fit beside what is kept for jobs before it: `guarantee_kept` or `reserved`
        X7  before X2 to X5: with what is free on nodes that haven't returned it would fit: `nodes_returning`
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 from stoker.brain.domain.demand import Demand, Shape
+from stoker.brain.domain.plan import Reservation
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.reason import Reason, ReasonCode
 from stoker.brain.domain.tenant import nodes_text
@@ -38,6 +41,12 @@ def budget_spent(placed: int) -> Reason:
 
 def guarantee_kept(free: int, kept: int, demand: Demand) -> Reason:
     return Reason(ReasonCode.GUARANTEE_KEPT, {"free": free, "kept": kept, "asked": demand.total_gpus})
+
+
+def reserved(kept: int, reservations: Sequence[Reservation]) -> Reason:
+    first = reservations[0]
+    facts = {"kept": kept, "jobs": len(reservations), "job": first.job, "until": first.at}
+    return Reason(ReasonCode.RESERVED, {**facts})
 
 
 def none_selected(view: View, shape: Shape) -> Reason:

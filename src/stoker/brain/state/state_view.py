@@ -1,12 +1,14 @@
 """View of a ClusterState for the engine: the one implementation of `view.View` over live state."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from operator import is_not
 
 from stoker.brain.domain.allocation import TaskPlacement
 from stoker.brain.domain.array import member_ids
 from stoker.brain.domain.demand import Shape
-from stoker.brain.domain.ids import JobId, NodeName, PartitionName, TenantName
-from stoker.brain.domain.job import Job
+from stoker.brain.domain.gpu import Gpu
+from stoker.brain.domain.ids import GpuUuid, JobId, NodeName, PartitionName, TenantName
+from stoker.brain.domain.job import Job, tasks_on
 from stoker.brain.domain.lifecycle import LIVE
 from stoker.brain.domain.node import Free, Node
 from stoker.brain.domain.partition import Partition
@@ -15,7 +17,7 @@ from stoker.brain.domain.tenant import Tenant
 from stoker.brain.domain.units import NEVER, Instant, later
 from stoker.brain.domain.where import Where
 from stoker.brain.state.cluster import ClusterState
-from stoker.brain.state.view import Bucket, GpuKinds, RunningJob, SelectedNodes
+from stoker.brain.state.view import Bucket, GpuKinds, Release, RunningJob, SelectedNodes
 
 
 class StateView:
@@ -58,6 +60,17 @@ class StateView:
             ends_by = latest_end(job, self._state.policy, now)
             yield RunningJob(job.id, spec.shape, spec.priority, ends_by, attempt.stop is not None, tasks)
 
+    def releases(self, node: NodeName, now: Instant) -> Sequence[Release]:
+        # Kept from pass to pass for as long as no record that it was made from is replaced.
+        record, kept = self.nodes[node], self._indexes.releases.get(node)
+        jobs = [self._jobs[job] for job in self._indexes.on_node.get(node, ())]
+        made_from = (self._state.policy, record, *jobs)
+        if kept is None or len(kept[0]) != len(made_from) or any(map(is_not, kept[0], made_from)):
+            known = {gpu.uuid: gpu for gpu in record.inventory.gpus}
+            found = sorted([_release(job, record.name, known, self._state.policy) for job in jobs], key=_by_end)
+            kept = self._indexes.releases[node] = made_from, found
+        return [each if each.ends_by > now else each._replace(ends_by=now) for each in kept[1]]
+
     def held_on(self, node: NodeName) -> Collection[TaskPlacement]:
         return self._indexes.held.get(node, {}).values()
 
@@ -86,6 +99,20 @@ def live_jobs(state: ClusterState) -> Iterator[Job]:
             job = state.jobs[job_id]
             if job.members is None:
                 yield job
+
+
+def _release(job: Job, node: NodeName, gpus: Mapping[GpuUuid, Gpu], policy: Policy) -> Release:
+    """What the end of a job frees on a node. A start that takes long isn't foreseen."""
+    attempt = job.live_attempt
+    assert attempt is not None, f"only live jobs hold anything: {job.story()}"
+    tasks = [task.placement for task in tasks_on(job, node)]
+    ends_by = latest_end(job, policy, attempt.placed_at if attempt.began_at == NEVER else NEVER)
+    held = tuple([gpus[uuid] for task in tasks for uuid in task.gpus if uuid in gpus])
+    return Release(ends_by, job.id, held, sum([task.cpus for task in tasks]), sum([task.memory_mb for task in tasks]))
+
+
+def _by_end(release: Release) -> tuple[Instant, JobId]:
+    return release.ends_by, release.job
 
 
 def latest_end(job: Job, policy: Policy, now: Instant) -> Instant:

@@ -10,6 +10,7 @@ import msgspec
 
 from stoker.brain.domain.allocation import TaskPlacement
 from stoker.brain.domain.demand import Shape
+from stoker.brain.domain.gpu import Gpu
 from stoker.brain.domain.ids import JobId, NodeName, PartitionName, TenantName
 from stoker.brain.domain.job import Job
 from stoker.brain.domain.node import Free, Inventory, Node
@@ -70,6 +71,17 @@ class RunningJob(NamedTuple):
     """What it holds: of a gang of which some tasks have ended, the others."""
 
 
+class Release(NamedTuple):
+    """What the end of one job frees on one node."""
+
+    ends_by: Instant
+    """At the latest."""
+    job: JobId
+    gpus: Sequence[Gpu]
+    cpus: int
+    memory_mb: int
+
+
 class View(Protocol):
     """The state at one time as the engine may read it."""
 
@@ -96,6 +108,10 @@ class View(Protocol):
 
     def running(self, now: Instant) -> Iterator[RunningJob]:
         """Yield the jobs that hold resources, in the order of ids. Costs about 2 us per job."""
+        ...
+
+    def releases(self, node: NodeName, now: Instant) -> Sequence[Release]:
+        """Return what the ends of jobs will free on a node, the earliest first. Cheap while nothing changes there."""
         ...
 
     def held_on(self, node: NodeName) -> Collection[TaskPlacement]:

@@ -1,0 +1,170 @@
+"""Reservations of the first blocked jobs: the nodes that each waits for, and when it starts at the latest.
+
+Rules: R1  a job for which there is no room gets the earliest time at which it would fit if every job ended as late as
+           its limit lets it, and the nodes on which it would: those with most room at that time, then those with most
+           free now, then by name
+       R2  of what is free there now, what it needs beside what will have come free by then is withdrawn from others
+       R3  a job that will have ended by then may use it (backfill), and one that takes nothing of it may start anyhow
+       R4  a later reservation counts what an earlier one takes as gone for good: how long that job will run is its own
+       R5  a job that doesn't fit even once all have ended gets none: it waits for nodes, not for ends
+So the first in the queue starts no later than its reservation says, whatever is submitted behind it: what starts
+meanwhile is over by then or leaves it alone, and an end that comes earlier only brings it forward.
+Alternatives: reservations for all that wait (conservative backfill) cost a walk over the nodes for each of them.
+Source: EASY backfill: Lifka, "The ANL/IBM SP Scheduling System", 1995; depth as Slurm's `bf_max_job_test` and Maui's
+RESERVATIONDEPTH have it.
+Limits: about 3 us per candidate node and reservation. On a node with GPUs of several models what others wait for there
+        counts as if it were of every model, which only delays.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from stoker.brain.domain.allocation import TaskPlacement
+from stoker.brain.domain.demand import Demand
+from stoker.brain.domain.fit import suitable_gpus, suits, tasks_that_fit
+from stoker.brain.domain.ids import JobId, NodeName
+from stoker.brain.domain.plan import Reservation
+from stoker.brain.domain.units import NEVER, Instant
+from stoker.brain.engine.candidate_nodes import CandidateNodes
+from stoker.brain.engine.draft import Draft
+from stoker.brain.state.view import Release, View
+
+
+class _Amount(NamedTuple):
+    """GPUs that suit, CPUs and memory in MiB of one node."""
+
+    gpus: int
+    cpus: int
+    memory_mb: int
+
+    def tasks(self, demand: Demand) -> int:
+        """Return how many tasks fit; nothing fits into less than nothing."""
+        return max(0, tasks_that_fit(self.gpus, self.cpus, self.memory_mb, demand))
+
+    def plus(self, other: "_Amount") -> "_Amount":
+        return _Amount(self.gpus + other.gpus, self.cpus + other.cpus, self.memory_mb + other.memory_mb)
+
+    def minus(self, other: "_Amount") -> "_Amount":
+        return _Amount(self.gpus - other.gpus, self.cpus - other.cpus, self.memory_mb - other.memory_mb)
+
+
+_NOTHING = _Amount(0, 0, 0)
+
+
+class ReservationBook:
+    """The reservations of one pass."""
+
+    def __init__(self, draft: Draft, view: View, now: Instant, reservations_max: int) -> None:
+        self._draft, self._view, self._now, self._max = draft, view, now, reservations_max
+        self.made: list[Reservation] = []
+        """In the order of the queue."""
+        self._withdrawn: list[list[TaskPlacement]] = []
+        """What is free and kept for each."""
+        self._claimed: dict[NodeName, _Amount] = {}
+        """Of what will come free, what earlier reservations take (R4)."""
+        self._started: dict[NodeName, list[Release]] = {}
+        """What jobs that this pass started will free."""
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.made) >= self._max
+
+    @property
+    def gpus(self) -> int:
+        """The number of GPUs that are free and kept."""
+        return sum(len(placement.gpus) for kept in self._withdrawn for placement in kept)
+
+    def started(self, job: JobId, tasks: Sequence[TaskPlacement], ends_by: Instant) -> None:
+        """Note that a job was placed."""
+        for task in tasks:
+            held = {gpu.uuid: gpu for gpu in self._view.nodes[task.node].inventory.gpus}
+            gpus = tuple(held[uuid] for uuid in task.gpus)
+            self._started.setdefault(task.node, []).append(Release(ends_by, job, gpus, task.cpus, task.memory_mb))
+
+    def reserve(self, job: JobId, demand: Demand, candidates: CandidateNodes) -> bool:
+        """Make a reservation for a job that doesn't fit. False = no end of other jobs lets it fit (R5)."""
+        gains = sorted(self._gains(candidates, demand))
+        room: dict[NodeName, int] = {}
+        left, at = demand.tasks, NEVER
+        for when, name, tasks in gains:
+            at = when
+            room[name] = room.get(name, 0) + tasks
+            left -= tasks
+            if left <= 0:
+                break
+        if left > 0 or at == NEVER:
+            return False
+        free = self._draft.free
+        chosen = sorted(room, key=lambda name: (-room[name], -len(suitable_gpus(free[name].gpus, demand)), name))
+        left, nodes, kept = demand.tasks, list[NodeName](), list[TaskPlacement]()
+        for name in chosen:
+            tasks = min(room[name], left)
+            kept += self._withdraw(name, demand, tasks, at)
+            nodes.append(name)
+            left -= tasks
+            if not left:
+                break
+        self.made.append(Reservation(job=job, at=at, nodes=tuple(sorted(nodes))))
+        self._withdrawn.append(kept)
+        return True
+
+    def _gains(self, candidates: CandidateNodes, demand: Demand) -> Iterator[tuple[Instant, NodeName, int]]:
+        """When each node will have room for how many more tasks; NEVER stands for now."""
+        for each in candidates.admitted.classes:
+            for name in each.names:
+                if name not in self._draft.free:
+                    continue
+                tasks = 0
+                for at, amount in self._timeline(name, demand):
+                    more = amount.tasks(demand) - tasks
+                    if more > 0:
+                        tasks += more
+                        yield at, name, more
+                    if tasks == demand.tasks:
+                        break
+
+    def _timeline(self, name: NodeName, demand: Demand) -> Iterator[tuple[Instant, _Amount]]:
+        """What a node has for a demand, now and after each end."""
+        has = self._free(name, demand).minus(self._claimed.get(name, _NOTHING))
+        yield NEVER, has
+        releases = self._view.releases(name, self._now)
+        started = self._started.get(name)
+        for each in sorted([*releases, *started], key=lambda each: each[:2]) if started else releases:
+            has = has.plus(_Amount(sum([suits(gpu, demand) for gpu in each.gpus]), each.cpus, each.memory_mb))
+            yield each.ends_by, has
+
+    def _free(self, name: NodeName, demand: Demand) -> _Amount:
+        free = self._draft.free[name]
+        return _Amount(len(suitable_gpus(free.gpus, demand)), free.cpus, free.memory_mb)
+
+    def _withdraw(self, name: NodeName, demand: Demand, tasks: int, at: Instant) -> list[TaskPlacement]:
+        """Keep on a node what so many tasks need at that time (R2)."""
+        then = _NOTHING
+        for when, amount in self._timeline(name, demand):
+            if when > at:
+                break
+            then = amount
+        needed = _Amount(demand.gpu_count * tasks, demand.cpus * tasks, demand.memory_mb * tasks)
+        spare, now = then.minus(needed), self._free(name, demand)
+        keep = _Amount(*(max(0, min(has - left, want)) for has, left, want in zip(now, spare, needed, strict=True)))
+        rest = needed.minus(keep)
+        self._claimed[name] = self._claimed.get(name, _NOTHING).plus(_Amount(*(max(0, each) for each in rest)))
+        if keep == _NOTHING:
+            return []
+        gpus = suitable_gpus(self._draft.free[name].gpus, demand)[: keep.gpus]
+        uuids = tuple(gpu.uuid for gpu in gpus)
+        placement = TaskPlacement(rank=0, node=name, gpus=uuids, cpus=keep.cpus, memory_mb=keep.memory_mb)
+        self._draft.take(placement)
+        return [placement]
+
+    def backfill_times(self) -> list[Instant]:
+        """Return the times by which a job must have ended to use what is kept, the latest first."""
+        return sorted({each.at for each, kept in zip(self.made, self._withdrawn, strict=True) if kept}, reverse=True)
+
+    def give_back(self, until: Instant = NEVER) -> None:
+        """Free what is kept for reservations at that time or later."""
+        for each, kept in zip(self.made, self._withdrawn, strict=True):
+            if each.at >= until:
+                for placement in reversed(kept):
+                    self._draft.put_back(placement)
+                kept.clear()
