@@ -22,6 +22,7 @@ TINY = {
     "decide": DECIDE,
     "hostile": ("--seconds", "1", "--mib", "2"),
     "idle_agents": ("--agents", "3", "--seconds", "0.6", "--settle", "0.1"),
+    "jct": ("--jobs", "40"),
     "replication": ("--seconds", "0.5", "--rate", "100", "--behind", "500", "--profile", "fast"),
     "scale": ("--jobs", "200", "--watch", "0.2", "--lists", "1"),
     "stalls": ("--jobs", "100", "--bulk", "20", "--quiet", "0.1"),
@@ -35,7 +36,7 @@ OVER_TLS = {
     "submissions": ("--seconds", "0.2", "--rounds", "1", "--tls"),
     "take_over": (*TINY["take_over"], "--tls"),
 }
-QUICK = ("append", "decide", "idle_agents", "stalls")
+QUICK = ("append", "decide", "idle_agents", "jct", "stalls")
 """Of each kind one: of a function alone, of many agents, of one control plane. The others take seconds each."""
 PROGRAMS = {path.stem for path in (ROOT / "benchmarks").glob("*.py") if "\ndef main(" in path.read_text()}
 
