@@ -33,7 +33,7 @@ from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.quota import Limits, Pools, Quota, held
 from stoker.brain.domain.secret import SealedValue, Secret, SecretName
 from stoker.brain.domain.tenant import THE_DEFAULT, Tenant
-from stoker.brain.domain.units import DAY_MS, HOUR_MS, NEVER, Instant
+from stoker.brain.domain.units import HOUR_MS, NEVER, Instant
 from stoker.brain.domain.where import ANYWHERE, Where, selects
 from stoker.brain.engine.decide import decide
 from stoker.brain.state.usage_ledger import UsageLedger
@@ -113,6 +113,7 @@ def job(  # noqa: PLR0913  # a builder: each test names the one or two that it i
     begin: Instant = NEVER,
     tenant: str = "default",
     job_class: JobClass = JobClass.BATCH,
+    limit_h: float = 24,
 ) -> Job:
     """A job that has waited for so many hours, after `tries` attempts that have ended; or an array of such."""
     needs = {"gpu_count": gpus, "gpu_memory_mb": gpu_memory_mb, "cpus": cpus, "memory_mb": memory_mb}
@@ -123,7 +124,7 @@ def job(  # noqa: PLR0913  # a builder: each test names the one or two that it i
         demand=demand,
         command="true",
         priority=priority,
-        time_limit_ms=DAY_MS,
+        time_limit_ms=int(limit_h * HOUR_MS),
         where=where,
         partition=PartitionName(partition),
         array=members,

@@ -11,9 +11,10 @@ from stoker.brain.engine import decide
 from tests.builders import A100, V100, cluster, job, member, node, refused_on, running_on, started_members, where
 
 
-def test_a_blocked_large_job_does_not_hold_up_a_small_one_behind_it() -> None:
+def test_a_blocked_large_job_does_not_hold_up_a_small_one_behind_it_that_is_over_in_time() -> None:
     """MVP: one large job at the head starves all smaller jobs even with idle GPUs (seeds.md 4.6)."""
-    here = cluster(node("a", gpus=8), running_on(job(1, gpus=4), ("a", [0, 1, 2, 3])), job(2, gpus=8), job(3, gpus=2))
+    runs = running_on(job(1, gpus=4), ("a", [0, 1, 2, 3]))
+    here = cluster(node("a", gpus=8), runs, job(2, gpus=8), job(3, gpus=2, limit_h=1))
     plan = here.plan()
     assert where(plan) == {3: [("a", [4, 5])]}
     assert plan.reasons[job(2, gpus=8).spec.shape].code is ReasonCode.INSUFFICIENT_GPUS

@@ -121,7 +121,9 @@ def test_more_nodes_than_there_are_is_never_and_says_how_many_may_share_one() ->
 
 def test_numbers_are_those_at_the_end_of_the_pass() -> None:
     """Job 1 is looked at first, while four GPUs are free; job 2 behind it takes three of them."""
-    here = cluster(node("a", gpus=8), running_on(job(100, gpus=4), ("a", [0, 1, 2, 3])), job(1, gpus=8), job(2, gpus=3))
+    here = cluster(
+        node("a", gpus=8), running_on(job(100, gpus=4), ("a", [0, 1, 2, 3])), job(1, gpus=8), job(2, gpus=3, limit_h=1)
+    )
     assert _why(here).facts["free"] == 1
 
 

@@ -447,16 +447,22 @@ class _Pass:
         if reason is None and shape in self._borrowers and self._guarantee_hold.withdrawn:
             free, kept = choices.last.gpu_capacity().free, self._guarantee_hold.gpus
             return explain.guarantee_kept(free, kept, shape.demand)
-        if reason is None and self._kept_gpus:
-            return explain.reserved(self._kept_gpus, self.reservations.made)
-        return reason or self._no_port(shape.demand, choices)
+        return reason or self._no_port(shape.demand, choices) or self._reserved()
 
-    def _no_port(self, demand: Demand, choices: _GpuChoices) -> Reason:
-        """Everything else would be there."""
+    def _no_port(self, demand: Demand, choices: _GpuChoices) -> Reason | None:
+        """Everything else would be there; None = so would a port."""
+        if not needs_rendezvous(demand) or _first_fits(
+            [Search(each, demand, self._portless) for each in choices.caches]
+        ):
+            return None
         fits = _first_fits([Search(cache, demand) for cache in choices.caches])
         assert fits, f"blocked, and nothing is short: {demand}"
         barred = min(fit.node for fit in fits if fit.node in self._portless)
         return explain.no_free_port(self._view.nodes[barred].inventory.address, self._policy)
+
+    def _reserved(self) -> Reason:
+        assert self._kept_gpus, f"blocked, and nothing is short: {self.shape}"
+        return explain.reserved(self._kept_gpus, self.reservations.made)
 
 
 class _Hidden:

@@ -21,6 +21,7 @@ from stoker.brain.domain.tenant import THE_DEFAULT, InheritedLimits, Tenant, inh
 from stoker.brain.domain.units import NEVER, Instant
 from stoker.brain.state.indexes import Indexes, rebuild
 from stoker.brain.state.quota_limits import QuotaLimits
+from stoker.brain.state.view import Release
 
 
 class ClusterState:
@@ -43,6 +44,9 @@ class ClusterState:
         self.tenants: dict[TenantName, Tenant] = {THE_DEFAULT.name: THE_DEFAULT}
         self._standings: dict[TenantName, InheritedLimits] = {}
         """As far as anybody asked since a tenant last changed."""
+        self.releases: dict[NodeName, tuple[tuple[object, ...], list[Release]]] = {}
+        """What ends of jobs will free on nodes, of those that a view was asked about: the records that it was made
+        from, and the answer. One that is out of date is seen to be, so nothing keeps it up."""
         self.demand_faults: dict[tuple[TenantName, Demand], Refusal | None] = {}
         """Which demands a tenant's limits let in, remembered by `admit` until a tenant changes."""
         self.pools = Pools()
@@ -70,6 +74,7 @@ class ClusterState:
     def drop_node(self, name: NodeName) -> None:
         """A forgotten one: it holds nothing and owns no GPU."""
         assert self.nodes.pop(name).forgotten, f"node {name} is dropped without having been forgotten"
+        self.releases.pop(name, None)
         self.indexes.node_dropped(name)
 
     def put_policy(self, policy: Policy) -> None:

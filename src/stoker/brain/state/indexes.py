@@ -24,7 +24,7 @@ from stoker.brain.state.dependencies import Dependents
 from stoker.brain.state.node_classes import NodeClasses, kinds_of
 from stoker.brain.state.notices import DueNotices
 from stoker.brain.state.usage_ledger import UsageLedger
-from stoker.brain.state.view import GpuKinds, Release
+from stoker.brain.state.view import GpuKinds
 
 TaskId = tuple[JobId, int, int]
 """(job, attempt, rank)"""
@@ -133,9 +133,6 @@ class Indexes:
         self._slot: dict[NodeName, tuple[GpuKinds, int]] = {}
         self.free_gpus = 0
         """On all nodes in service."""
-        self.releases: dict[NodeName, tuple[tuple[object, ...], list[Release]]] = {}
-        """What ends of jobs will free on nodes, of those that a view was asked about: the records that it was made from,
-        and the answer. One that is out of date is seen to be, so nothing keeps it up."""
         self.node_classes = NodeClasses()
         self.usage_ledger = UsageLedger(tenants)
         self.ended_max = 0
@@ -338,7 +335,6 @@ class Indexes:
 
     def node_dropped(self, name: NodeName) -> None:
         """Follow one forgotten node whose record is gone: it was in nothing else."""
-        self.releases.pop(name, None)
         self.node_classes.node_dropped(name)
 
     def _refresh(self, name: NodeName) -> None:

@@ -62,13 +62,13 @@ class StateView:
 
     def releases(self, node: NodeName, now: Instant) -> Sequence[Release]:
         # Kept from pass to pass for as long as no record that it was made from is replaced.
-        record, kept = self.nodes[node], self._indexes.releases.get(node)
+        record, kept = self.nodes[node], self._state.releases.get(node)
         jobs = [self._jobs[job] for job in self._indexes.on_node.get(node, ())]
         made_from = (self._state.policy, record, *jobs)
         if kept is None or len(kept[0]) != len(made_from) or any(map(is_not, kept[0], made_from)):
             known = {gpu.uuid: gpu for gpu in record.inventory.gpus}
             found = sorted([_release(job, record.name, known, self._state.policy) for job in jobs], key=_by_end)
-            kept = self._indexes.releases[node] = made_from, found
+            kept = self._state.releases[node] = made_from, found
         return [each if each.ends_by > now else each._replace(ends_by=now) for each in kept[1]]
 
     def held_on(self, node: NodeName) -> Collection[TaskPlacement]:
