@@ -135,8 +135,8 @@ class _Pass:
         self._reservable: dict[Shape, None] = {}
         """Blocked shapes of which a job may still get a reservation."""
         self._tries_left = TRIES_PER_RESERVATION * policy.reservations_max
-        self._backfill: dict[Shape, None] = {}
-        """Shapes that come up again, now that what is kept may be used by jobs that are over in time."""
+        self._too_long: dict[Shape, None] = {}
+        """Shapes of which a job came up for backfill that wouldn't be over in time."""
         self._backfill_until = NEVER
         """When they must be over; NEVER = there is no backfill yet."""
         self._backfill_looks = BACKFILL_LOOKS_MAX
@@ -247,9 +247,9 @@ class _Pass:
     def begin_backfill(self) -> bool:
         """Begin the round of jobs that are over before the next reservation, the latest first. False = none is left."""
         self.shape = None
-        for shape in self._backfill:
+        for shape in self._too_long:
             self.blocked.setdefault(shape, self._fitting[shape])
-        self._backfill = {}
+        self._too_long = {}
         times = self.reservations.backfill_times()
         if not times or self._backfill_looks <= 0:
             return False
@@ -259,7 +259,6 @@ class _Pass:
         self.reservations.give_back(self._backfill_until)
         for shape, found in list(self.blocked.items()):
             if isinstance(found, _GpuChoices) and shape.demand.tasks <= found.last.at_most():
-                self._backfill[shape] = None
                 self._fitting[shape] = found
                 del self.blocked[shape]
         return True
@@ -272,7 +271,10 @@ class _Pass:
         if self._backfill_looks < 0:
             self.blocked[candidate.shape] = self._fitting[candidate.shape]
             return False
-        return self._ends_by(candidate) <= self._backfill_until
+        if self._ends_by(candidate) <= self._backfill_until:
+            return True
+        self._too_long[candidate.shape] = None
+        return False
 
     def _ends_by(self, candidate: Candidate) -> Instant:
         spec = self._view.job(candidate.array if candidate.lazy else candidate.job).spec
