@@ -24,8 +24,8 @@ from typing import Final
 from stoker.brain import cycle
 from stoker.brain.domain.demand import Shape
 from stoker.brain.domain.errors import StokerError
-from stoker.brain.domain.ids import CONTROL
-from stoker.brain.domain.plan import UndecidableShape
+from stoker.brain.domain.ids import CONTROL, JobId
+from stoker.brain.domain.plan import Reservation, UndecidableShape
 from stoker.brain.domain.reason import AWAITING_PASS, Reason, ReasonCode
 from stoker.brain.domain.units import SECOND_MS
 from stoker.brain.state.commands import RunDeadlines
@@ -69,6 +69,7 @@ class Loop:
         self._wanted = True
         self._last_pass = ports.clock.mono()
         self._reasons: dict[Shape, Reason] = {}
+        self._reservations: dict[JobId, Reservation] = {}
         self._set_aside: dict[Shape, _SetAside] = {}
         self.passes = 0
         committer.on_durable(self._committed)
@@ -77,6 +78,10 @@ class Loop:
         """Return what the last plan says of jobs of this shape that wait for nothing else."""
         set_aside = self._set_aside.get(shape)
         return set_aside.reason if set_aside is not None else self._reasons.get(shape, AWAITING_PASS)
+
+    def reservation(self, job: JobId) -> Reservation | None:
+        """Return when and where the last plan says that a waiting job starts at the latest; None = it has none."""
+        return self._reservations.get(job)
 
     def last_pass_age_s(self) -> float:
         """Seconds since a pass was last done (decided and durable), or since the start."""
@@ -176,6 +181,7 @@ class Loop:
         view = StateView(state, set_aside)
         plan = cycle.propose(view, state.policy, self._committer.now(), seed, state.policy.placements_per_pass_max)
         self._reasons = plan.reasons
+        self._reservations = {each.job: each for each in plan.reservations}
         took_s = self._clock.mono() - began
         accepted = await self._committer.settle(plan, decided_at=decided_at, seed=seed)
         self._last_pass = self._clock.mono()

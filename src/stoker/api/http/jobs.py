@@ -153,7 +153,8 @@ def _serve_details(control: ControlPlane, router: Routes) -> None:
         lent = lent_view(lent_guarantees(state, job, now.reason))
         blocking = blocking_jobs(state, job, now.reason, control.committer.now())
         sees = Sights(state, caller_of(request))
-        return why_view(now, waits_for(WaitDetails(place, lent), blocking, sees))
+        reservation = control.loop.reservation(job.id) if position else None
+        return why_view(now, waits_for(WaitDetails(place, lent, reservation=reservation), blocking, sees))
 
     @router.serve(endpoints.SCRIPT, *LOOKUP, "not_allowed")
     async def script(request: Request) -> ScriptView:

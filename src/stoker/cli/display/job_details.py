@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 NAME_CELLS_MAX: Final = 40
 BLOCKING_SHOWN: Final = 3
+_RESERVED_SHOWN: Final = 4
+"""Nodes of a reservation that are named."""
 """Jobs that hold what another waits for, on lines of their own."""
 _ONE_DAY_MS: Final = 24 * 3_600_000
 Pairs = Iterator[tuple[str, object]]
@@ -307,6 +309,10 @@ def why_lines(answer: "WhyView", *, whole: bool = False) -> Iterator[str]:
         yield f"queue: {answer.position} of {answer.waiting}{alike}"
     if answer.lent is not None:
         yield f"lent: {cell_text(answer.lent.message)}"
+    if answer.starts_by is not None:
+        names, more = answer.starts_on[:_RESERVED_SHOWN], len(answer.starts_on) - _RESERVED_SHOWN
+        on = visible(", ".join(names)) + (f" and {more} more" if more > 0 else "")
+        yield f"starts: by {local_times(answer.starts_by)} at the latest, on {on}; what comes free there is kept for it"
     yield from _blocking_lines(answer, len(answer.blocked_by) if whole else BLOCKING_SHOWN)
     if answer.hint:
         yield f"hint: {cell_text(local_times(answer.hint))}"

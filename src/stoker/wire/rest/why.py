@@ -7,6 +7,7 @@ import msgspec
 
 from stoker.brain.domain.errors import FactValue
 from stoker.brain.domain.lifecycle import JOB_STATES, JobState
+from stoker.brain.domain.plan import Reservation
 from stoker.brain.domain.reason import ReasonCode
 from stoker.brain.domain.units import Instant
 from stoker.wire.rest.job import JobDetails, reason_view
@@ -77,6 +78,11 @@ class WhyView(msgspec.Struct, frozen=True, kw_only=True):
     fits_by: str | None = None
     """When enough of them have ended by their limits so that it fits, if nothing else starts meanwhile. A bound, no
     reservation; null = there is none."""
+    starts_by: str | None = None
+    """When it starts at the latest if every job ends by its limit: what it waits for is kept. null = it has no
+    reservation, which only the first of the queue have."""
+    starts_on: list[str] = []
+    """The nodes of its reservation."""
 
 
 class WaitDetails(NamedTuple):
@@ -87,6 +93,7 @@ class WaitDetails(NamedTuple):
     blocked_by: Sequence[BlockingJobView] = ()
     blocking_jobs: int = 0
     fits_by: Instant | None = None
+    reservation: Reservation | None = None
 
 
 def why_view(shown: JobDetails, waits: WaitDetails) -> WhyView:
@@ -106,5 +113,7 @@ def why_view(shown: JobDetails, waits: WaitDetails) -> WhyView:
         lent=waits.lent,
         blocked_by=list(waits.blocked_by),
         blocking_jobs=waits.blocking_jobs,
-        fits_by=None if waits.fits_by is None else iso(waits.fits_by),
+        fits_by=None if waits.fits_by is None or waits.reservation else iso(waits.fits_by),
+        starts_by=iso(waits.reservation.at) if waits.reservation else None,
+        starts_on=list(waits.reservation.nodes) if waits.reservation else [],
     )
