@@ -35,7 +35,7 @@ from stoker.brain.domain.ids import (
 )
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.job import EndCause, JobSpec, TaskEnd
-from stoker.brain.domain.node import Inventory
+from stoker.brain.domain.node import CPUS_PER_GPU, MEMORY_MB_PER_GPU, Inventory
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.quota import Pools
 from stoker.brain.domain.report import Registration, Started, TaskFinished, TaskInventory
@@ -54,9 +54,6 @@ from stoker.sim.trace import Trace, TraceJob
 
 BEGINS: Final = Instant(1_000 * HOUR_MS)
 """The wall clock at a trace's first submission: any but 0, which means never."""
-CPUS_PER_GPU: Final = 4
-MEMORY_MB_PER_GPU: Final = 32 * 1024
-"""What a scripted node offers for each of its GPUs unless it is told otherwise."""
 GPU_MEMORY_MB: Final = 80 * 1024
 PRIORITY: Final = 500
 """Of a job whose trace has none: `normal`."""

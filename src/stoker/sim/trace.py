@@ -226,7 +226,7 @@ def _records(path: Path, form: _TraceFormat) -> Iterator[_Record]:
             raw.seek(0)
             source: IO[bytes] = gzip.GzipFile(fileobj=raw) if packed else raw  # type: ignore[assignment]  # reads alike
             with TextIOWrapper(source, encoding="utf-8-sig", newline="") as text:
-                for line, cells in _rows(text, form):
+                for line, cells in _rows(str(path), text, form):
                     yield _Record(str(path), line, cells)
     except (EOFError, zlib.error, gzip.BadGzipFile) as fault:
         message = f"the gzip data breaks off or is damaged after this line ({fault})"
@@ -235,36 +235,26 @@ def _records(path: Path, form: _TraceFormat) -> Iterator[_Record]:
         raise _fault(str(path), line, "", "what follows isn't UTF-8 text", "is it a trace?") from fault
     except csv.Error as fault:
         raise _fault(str(path), line, "", f"what follows isn't CSV: {fault}", "is it a trace?") from fault
-    except _RowFault as fault:
-        raise _fault(str(path), fault.line, fault.field, fault.message, fault.hint) from None
     except OSError as fault:
         raise _fault(str(path), 0, "", f"it can't be read: {fault.strerror or fault}", "name a file") from fault
 
 
-class _RowFault(Exception):
-    """A line whose cells don't belong to the columns."""
-
-    def __init__(self, line: int, field: str, message: str, hint: str) -> None:
-        super().__init__(message)
-        self.line, self.field, self.message, self.hint = line, field, message, hint
-
-
-def _rows(text: TextIOWrapper, form: _TraceFormat) -> Iterator[tuple[int, dict[str, str]]]:
+def _rows(path: str, text: TextIOWrapper, form: _TraceFormat) -> Iterator[tuple[int, dict[str, str]]]:
     if not form.has_header:
-        yield from _plain_rows(text, form.columns)
+        yield from _plain_rows(path, text, form.columns)
         return
     reader = csv.reader(text)
     header = [name.strip() for name in next(reader, [])]
     for name in form.columns:
         if name not in header:
             there = f"it has {', '.join(header)[:200]}" if any(header) else "the file is empty"
-            raise _RowFault(1, name, f"there is no such column; {there}", _columns_hint(form.columns))
+            raise _fault(path, 1, name, f"there is no such column; {there}", _columns_hint(form.columns))
     for cells in reader:
         if not cells:
             continue
         if len(cells) != len(header):
             message = f"it has {counted(len(cells), 'cell')}, and the first line names {len(header)}"
-            raise _RowFault(reader.line_num, header[min(len(cells), len(header) - 1)], message, "correct the line")
+            raise _fault(path, reader.line_num, header[min(len(cells), len(header) - 1)], message, "correct the line")
         yield reader.line_num, dict(zip(header, cells, strict=True))
 
 
@@ -272,7 +262,7 @@ def _columns_hint(columns: Sequence[str]) -> str:
     return f"the first line of this format names at least {', '.join(columns)}; is --format the right one?"
 
 
-def _plain_rows(text: TextIOWrapper, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
+def _plain_rows(path: str, text: TextIOWrapper, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
     """Lines with blanks between their fields, comments after `;`."""
     for line, each in enumerate(text, 1):
         cells = each.partition(";")[0].split()
@@ -280,9 +270,8 @@ def _plain_rows(text: TextIOWrapper, columns: Sequence[str]) -> Iterator[tuple[i
             continue
         if len(cells) < len(columns):
             message = f"it has {counted(len(cells), 'field')}, and at least {len(columns)} are wanted"
-            raise _RowFault(
-                line, columns[len(cells)], message, "a job's line has 18 fields; is --format the right one?"
-            )
+            hint = "a job's line has 18 fields; is --format the right one?"
+            raise _fault(path, line, columns[len(cells)], message, hint)
         yield line, dict(zip(columns, cells, strict=False))
 
 

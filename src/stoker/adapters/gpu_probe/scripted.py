@@ -18,12 +18,11 @@ from stoker.adapters.settings.types import Unreadable, from_node
 from stoker.adapters.settings.yaml_lines import Entries, Parts, Text, YamlFault, YamlNode, read_yaml
 from stoker.brain.domain.errors import refusal_error
 from stoker.brain.domain.ids import GpuUuid
+from stoker.brain.domain.node import CPUS_PER_GPU, MEMORY_MB_PER_GPU
 from stoker.ports import ProbedGpu, ProbeResult
 
 GPUS_MAX: Final = 256
 MEMORY_MB_MAX: Final = 16 * 1024 * 1024
-CPUS_PER_GPU: Final = 4
-MEMORY_MB_PER_GPU: Final = 32 * 1024
 
 _GPU_KEYS: Final = {"count": int, "model": str, "memory_mb": int, "uuid": str}
 _LINK_KEYS: Final = {"a": int, "b": int, "kind": str, "gbps": float}

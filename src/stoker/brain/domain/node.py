@@ -16,6 +16,9 @@ NODE_GLOB: Final = re.compile(r"[A-Za-z0-9._*?-]{1,63}")
 """A name, or a pattern of names with `*` and `?`."""
 ROOT: Final = "root"
 UNREAD_MAX: Final = 1_024
+CPUS_PER_GPU: Final = 4
+MEMORY_MB_PER_GPU: Final = 32 * 1024
+"""What a node whose GPUs are simulated offers for each of them, unless it is told otherwise."""
 
 
 class OrphanTask(msgspec.Struct, frozen=True, kw_only=True):

@@ -284,7 +284,6 @@ _NEVER_WITHIN: Final = (
     "it can't start while that limit holds: an admin may raise it (`stoker tenant set {tenant}`); else cancel it, and "
     "submit one that asks for less"
 )
-"""Of principals that are people; sentences leave it out."""
 _JOBS_END: Final = "it starts when running jobs end"
 _INSTANTS: Final = frozenset({"until", "since", "begin"})
 """Facts that are instants; records of earlier versions have them as milliseconds since 1970 (W2)."""
