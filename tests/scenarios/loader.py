@@ -9,7 +9,7 @@ lines are indented. Blocks act in the order in which they stand:
                 `e: gpus=4 unread=3` (one that its driver hides)
     partitions: `long: where="zone=a" tolerate=big`
     jobs:       jobs that are submitted: `1: gpus=2 tasks=4`, `5-9: gpus=1`, `3: gpus=2 on=a[0,1]` (runs already),
-                `4: gpus=1 where="zone in (a,b)" exclude=n1,n2 tolerate=big partition=long`, `10: array=0-9%3` (whose
+                `2: gpus=1 limit_h=2` (a day otherwise), `4: gpus=1 where="zone in (a,b)" exclude=n1,n2 tolerate=big partition=long`, `10: array=0-9%3` (whose
                 members have the ids 11 to 20), `5: waited_h=20`, `6: failed_on=a;b,c` (two attempts that failed to
                 start, the last one on both `b` and `c`)
     tenants:    `ml: guaranteed=4 gpus=8`, `vision: parent=ml no_lend no_borrow jobs=3 nodes=a*,b1`
@@ -40,7 +40,7 @@ from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.quota import WHOLE, Pools
 from stoker.brain.domain.reason import describe
 from stoker.brain.domain.tenant import Tenant
-from stoker.brain.domain.units import MINUTE_MS, later
+from stoker.brain.domain.units import MINUTE_MS, human_duration, later
 from stoker.brain.domain.where import Where, make_where
 from tests.builders import A100, H100, NOW, V100, Cluster, cluster, job, node, refused_on, running_on, tenant, where
 
@@ -53,13 +53,13 @@ _NODE_WORDS: Final = frozenset(
 )
 _WHERE_WORDS: Final = frozenset({"where", "exclude", "tolerate"})
 _JOB_NUMBERS: Final = frozenset(
-    {"gpus", "tasks", "tasks_per_node", "gpu_memory_mb", "cpus", "memory_mb", "priority", "tries", "waited_h"}
+    {"gpus", "tasks", "tasks_per_node", "gpu_memory_mb", "cpus", "memory_mb", "priority", "tries", "waited_h", "limit_h"}
 )
 _JOB_WORDS: Final = _JOB_NUMBERS | _WHERE_WORDS | {"model", "on", "partition", "array", "tenant", "class", "failed_on"}
 _TENANT_NUMBERS: Final = frozenset({"guaranteed", "gpus", "gpu_memory_mb", "cpus", "memory_mb", "jobs"})
 _TENANT_WORDS: Final = _TENANT_NUMBERS | {"parent", "no_lend", "no_borrow", "nodes"}
 _POOL_WORDS: Final = frozenset({"online", "batch", "strict"})
-_POLICY_WORDS: Final = frozenset({"budget", "port_min", "port_max", "aging_per_hour", "aging_max"})
+_POLICY_WORDS: Final = frozenset({"budget", "port_min", "port_max", "aging_per_hour", "aging_max", "reservations_max"})
 _WIDTH: Final = 110
 
 
@@ -261,6 +261,9 @@ def _answer(here: Cluster, plan: Plan) -> list[str]:
         meet = f" meet at {place.master_addr}:{place.master_port}" if place.master_port else ""
         lines.append(f"  {after.job(place.job).label}{attempt} -> {told}{meet}")
     lines += _waits(after, plan)
+    labels = {each.id: each.label for each in after.waiting()}
+    for each in plan.reservations:
+        lines.append(f"  {labels[each.job]} starts within {human_duration(each.at - NOW)} on {','.join(each.nodes)}")
     if plan.more:
         lines.append("  the next pass goes on")
     return lines or ["  nothing to do"]

@@ -134,6 +134,8 @@ class _Pass:
         self.reservations = ReservationBook(self._draft, view, now, policy.reservations_max)
         self._reservable: dict[Shape, None] = {}
         """Blocked shapes of which a job may still get a reservation."""
+        self._reserved_for: dict[Shape, JobId] = {}
+        """The one job of a shape that has one."""
         self._tries_left = TRIES_PER_RESERVATION * policy.reservations_max
         self._too_long: dict[Shape, None] = {}
         """Shapes of which a job came up for backfill that wouldn't be over in time."""
@@ -290,7 +292,8 @@ class _Pass:
         if not isinstance(choices, _GpuChoices) or self._quota_order.limit_reached(shape) is not None:
             return
         self._tries_left -= 1
-        self.reservations.reserve(candidate.job, shape.demand, choices.last.candidates)
+        if self.reservations.reserve(candidate.job, shape.demand, choices.last.candidates):
+            self._reserved_for[shape] = candidate.job
         if self.reservations.is_full or self._tries_left <= 0:
             self._reservable.clear()
 
@@ -327,9 +330,15 @@ class _Pass:
             for _ in range(waiting):
                 if held.is_full or not order.is_owed(shape, used, self._standing):
                     break
-                if not held.hold(self._candidates_of(shape), shape):
+                if not self._hold_for(shape):
                     break
                 order.charge(shape, used)
+
+    def _hold_for(self, shape: Shape) -> bool:
+        """Hold what one job of a shape waits for. What a reservation keeps for it is held instead, and more (K2)."""
+        job = self._reserved_for.pop(shape, None)
+        nodes = self.reservations.release(job) if job is not None else ()
+        return self._guarantee_hold.hold(self._candidates_of(shape), shape, nodes)
 
     def _waiting_before(self) -> Iterator[Bucket]:
         for bucket in self._buckets:

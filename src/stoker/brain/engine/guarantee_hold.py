@@ -3,8 +3,9 @@
 Rules: K1  before a round of lower standing, each job of a higher one that still waits is given nodes to wait for, in
            order, as far as its guarantee reaches; what is free there of its GPUs, with CPUs and memory, is withdrawn
            from the jobs that come later
-       K2  the nodes are those with most of its GPUs free (then by name): they are next to have all of them, and since
-           no job of a lower standing gets in, they only fill up for it; so a large job isn't starved by small ones.
+       K2  the nodes are those of its reservation, if it has one, then those with most of its GPUs free (then by name):
+           they are next to have all of them, and since no job of a lower standing gets in, they only fill up for it;
+           so a large job isn't starved by small ones.
            While they have too few, as many as are missing are held elsewhere, in the same order: another node may be
            the first to have all
        K3  for a job that couldn't run on the nodes that take work even if they were empty nothing is held
@@ -13,7 +14,7 @@ Limits: at most HELD_MAX jobs and HOLD_DEMANDS_MAX demands in a pass; what comes
         On a node with GPUs of several models, CPUs and memory are held as if only the fitting ones counted.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from stoker.brain.domain.allocation import TaskPlacement
@@ -54,15 +55,19 @@ class GuaranteeHold:
         """The number of GPUs withdrawn in all."""
         return sum(len(placement.gpus) for placement in self.withdrawn)
 
-    def hold(self, candidates: CandidateNodes, shape: Shape) -> bool:
-        """Hold what one job of this shape waits for. False when nothing can be held (K3)."""
+    def hold(self, candidates: CandidateNodes, shape: Shape, reserved: Collection[NodeName] = ()) -> bool:
+        """Hold what one job of this shape waits for, first on the nodes of its reservation.
+
+        False when nothing can be held (K3).
+        """
         demand = shape.demand
         targets = self._targets.get((candidates, demand))
         if targets is None:
             if len(self._targets) == HOLD_DEMANDS_MAX:
                 return False
             targets = self._targets[candidates, demand] = sorted(
-                self._found(candidates, demand), key=lambda target: (-self._free(target, demand), target.node)
+                self._found(candidates, demand),
+                key=lambda target: (target.node not in reserved, -self._free(target, demand), target.node),
             )
         chosen = _chosen(targets, demand.tasks)
         if chosen is None:

@@ -161,6 +161,14 @@ class ReservationBook:
         """Return the times by which a job must have ended to use what is kept, the latest first."""
         return sorted({each.at for each, kept in zip(self.made, self._withdrawn, strict=True) if kept}, reverse=True)
 
+    def release(self, job: JobId) -> Sequence[NodeName]:
+        """Free what is kept for a job, since it is held otherwise, and return the nodes of its reservation."""
+        at = next(at for at, each in enumerate(self.made) if each.job == job)
+        for placement in reversed(self._withdrawn[at]):
+            self._draft.put_back(placement)
+        self._withdrawn[at].clear()
+        return self.made[at].nodes
+
     def give_back(self, until: Instant = NEVER) -> None:
         """Free what is kept for reservations at that time or later."""
         for each, kept in zip(self.made, self._withdrawn, strict=True):
