@@ -37,7 +37,7 @@ from stoker.brain.domain.units import HOUR_MS, NEVER, Instant
 from stoker.brain.domain.where import ANYWHERE, Where, selects
 from stoker.brain.engine.decide import decide
 from stoker.brain.state.usage_ledger import UsageLedger
-from stoker.brain.state.view import Bucket, GpuKinds, NodeClass, Release, RunningJob, SelectedNodes
+from stoker.brain.state.view import Bucket, FutureRelease, GpuKinds, NodeClass, RunningJob, SelectedNodes
 
 A100: Final = "NVIDIA A100-SXM4-80GB"
 V100: Final = "Tesla V100-SXM2-32GB"
@@ -256,7 +256,7 @@ class Cluster:
                 ends_by = Instant(max(now, attempt.placed_at + job.spec.time_limit_ms))
                 yield RunningJob(id_, job.spec.shape, job.spec.priority, ends_by, attempt.stop is not None, tasks)
 
-    def releases(self, node: NodeName, now: Instant) -> list[Release]:
+    def releases(self, node: NodeName, now: Instant) -> list[FutureRelease]:
         known = {gpu.uuid: gpu for gpu in self.nodes[node].inventory.gpus}
         found = []
         for each in self.running(now):
@@ -264,7 +264,7 @@ class Cluster:
             gpus = [known[uuid] for task in here for uuid in task.gpus if uuid in known]
             if here:
                 cpus, memory_mb = sum(task.cpus for task in here), sum(task.memory_mb for task in here)
-                found.append(Release(each.ends_by, each.job, gpus, cpus, memory_mb))
+                found.append(FutureRelease(each.ends_by, each.job, gpus, cpus, memory_mb))
         return sorted(found, key=lambda each: each[:2])
 
     def held_on(self, node: NodeName) -> list[TaskPlacement]:

@@ -123,7 +123,7 @@ def test_a_large_job_starts_behind_small_ones_of_its_own_tenant(seed: int, turns
 
 
 def test_it_would_starve_if_nothing_were_kept_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(GuaranteeHold, "hold", lambda guarantee_hold, candidates, shape: False)
+    monkeypatch.setattr(GuaranteeHold, "hold", lambda *_: False)
     story = Crowd(1, 1, 8, _crowd())
     story.promise(LAB, GPUS)
     story.fill()

@@ -13,8 +13,8 @@ from stoker.brain.domain.ids import Position
 from stoker.brain.domain.plan import Place, Plan
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.units import Instant
-from stoker.brain.engine import decide
 from stoker.brain.engine.queue_order import Candidate
+from stoker.brain.engine.scheduling_pass import SchedulingPass
 from stoker.brain.state.apply import dispatch
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.codec import Fact
@@ -148,14 +148,14 @@ def watched(cluster: Cluster) -> Iterator[None]:
 @contextmanager
 def poisonable(oracle: Oracle) -> Iterator[None]:
     """The engine raises when it is to place a job of the poisonous shape, while there is such a defect."""
-    real = decide._Pass.place
+    real = SchedulingPass.place
 
-    def place(pass_: "decide._Pass", candidate: Candidate) -> Place | None:
+    def place(pass_: SchedulingPass, candidate: Candidate) -> Place | None:
         if oracle.ailing.poisoned and candidate.shape.demand.cpus == POISON_CPUS:
             raise RuntimeError("a defect that only this shape brings out")
         return real(pass_, candidate)
 
-    with mock.patch.object(decide._Pass, "place", place):
+    with mock.patch.object(SchedulingPass, "place", place):
         yield
 
 

@@ -9,9 +9,9 @@ lines are indented. Blocks act in the order in which they stand:
                 `e: gpus=4 unread=3` (one that its driver hides)
     partitions: `long: where="zone=a" tolerate=big`
     jobs:       jobs that are submitted: `1: gpus=2 tasks=4`, `5-9: gpus=1`, `3: gpus=2 on=a[0,1]` (runs already),
-                `2: gpus=1 limit_h=2` (a day otherwise), `4: gpus=1 where="zone in (a,b)" exclude=n1,n2 tolerate=big partition=long`, `10: array=0-9%3` (whose
-                members have the ids 11 to 20), `5: waited_h=20`, `6: failed_on=a;b,c` (two attempts that failed to
-                start, the last one on both `b` and `c`)
+                `4: gpus=1 where="zone in (a,b)" exclude=n1,n2 tolerate=big partition=long`, `10: array=0-9%3` (whose
+                members have the ids 11 to 20), `5: waited_h=20 limit_h=2` (a day otherwise), `6: failed_on=a;b,c` (two
+                attempts that failed to start, the last one on both `b` and `c`)
     tenants:    `ml: guaranteed=4 gpus=8`, `vision: parent=ml no_lend no_borrow jobs=3 nodes=a*,b1`
     pools:      shares of the classes: `online=0.7 batch=0.3 strict`; jobs take part with `class=online`, `tenant=ml`
     policy:     numbers that differ from the default: `budget=3 port_min=20000`
@@ -53,7 +53,18 @@ _NODE_WORDS: Final = frozenset(
 )
 _WHERE_WORDS: Final = frozenset({"where", "exclude", "tolerate"})
 _JOB_NUMBERS: Final = frozenset(
-    {"gpus", "tasks", "tasks_per_node", "gpu_memory_mb", "cpus", "memory_mb", "priority", "tries", "waited_h", "limit_h"}
+    {
+        "gpus",
+        "tasks",
+        "tasks_per_node",
+        "gpu_memory_mb",
+        "cpus",
+        "memory_mb",
+        "priority",
+        "tries",
+        "waited_h",
+        "limit_h",
+    }
 )
 _JOB_WORDS: Final = _JOB_NUMBERS | _WHERE_WORDS | {"model", "on", "partition", "array", "tenant", "class", "failed_on"}
 _TENANT_NUMBERS: Final = frozenset({"guaranteed", "gpus", "gpu_memory_mb", "cpus", "memory_mb", "jobs"})

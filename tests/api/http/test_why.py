@@ -45,7 +45,8 @@ async def test_why_names_who_holds_the_gpus_and_the_latest_end_as_far_as_the_ask
     (hidden,) = why["blocked_by"]
     assert (hidden["id"], hidden["name"], hidden["user"], hidden["tenant"]) == (held, "", "", "red")
     assert why["blocking_jobs"] == 1
-    assert why["fits_by"] == hidden["ends_by"]
+    assert why["starts_by"] == hidden["ends_by"]
+    assert (why["starts_on"], why["fits_by"]) == (["n1"], None)
 
 
 async def test_a_signal_says_whom_it_was_sent_to(plane: Plane) -> None:

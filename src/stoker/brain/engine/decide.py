@@ -23,38 +23,18 @@ Limits: a pass costs about 1 us per blocked shape, twice that where it isn't GPU
         queue. Reservations cost 3 us more per candidate node each, and backfill looks at BACKFILL_LOOKS_MAX jobs.
 """
 
-from collections.abc import Callable, Container, Iterator, Sequence
-from itertools import islice
+from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple
 
-from stoker.brain.domain.demand import Demand, Shape
-from stoker.brain.domain.ids import JobId, NodeName, PartitionName, TenantName
-from stoker.brain.domain.partition import selection
+from stoker.brain.domain.demand import Shape
+from stoker.brain.domain.ids import JobId
 from stoker.brain.domain.plan import Place, Plan, UndecidableShape
 from stoker.brain.domain.policy import Policy
-from stoker.brain.domain.reason import Reason, ReasonCode
-from stoker.brain.domain.tenant import nodes_allowed
-from stoker.brain.domain.units import NEVER, Instant, later
-from stoker.brain.domain.where import Where
+from stoker.brain.domain.reason import Reason
+from stoker.brain.domain.units import Instant
 from stoker.brain.engine import explain
-from stoker.brain.engine.candidate_nodes import CandidateNodes
-from stoker.brain.engine.demand_cache import DemandCache, mixing_helps
-from stoker.brain.engine.draft import Draft
-from stoker.brain.engine.fit import NodeFit, Search
-from stoker.brain.engine.gang import choose_port, fit_gang, needs_rendezvous, number_ranks
-from stoker.brain.engine.guarantee_hold import HELD_MAX, GuaranteeHold
-from stoker.brain.engine.queue_order import Candidate, in_order
-from stoker.brain.engine.quota_order import FIRST, QuotaOrder
-from stoker.brain.engine.reservation import ReservationBook
-from stoker.brain.engine.satisfiability import NodeClassStatus
-from stoker.brain.state.view import Bucket, SelectedNodes, View
-
-BACKFILL_LOOKS_MAX: Final = 1_000
-"""Jobs of which a pass looks whether they are over in time for a reservation."""
-TRIES_PER_RESERVATION: Final = 4
-"""Jobs that may be found to wait for nodes, not for ends, for each reservation: each costs as much as one."""
-_NODES_PER_SHAPE: Final = 8
-"""Where a shape has no more nodes to itself, a table of what is free on them is cheaper than searches in vain."""
+from stoker.brain.engine.scheduling_pass import SchedulingPass
+from stoker.brain.state.view import View
 
 
 def decide(view: View, policy: Policy, now: Instant, seed: int, budget: int) -> Plan:
@@ -63,7 +43,7 @@ def decide(view: View, policy: Policy, now: Instant, seed: int, budget: int) -> 
     Raises: UndecidableShape (D9).
     """
     assert budget >= 1, f"a pass that may place nothing would go on for ever: {budget=}"
-    pass_ = _Pass(view, policy, now, list(view.pending()))
+    pass_ = SchedulingPass(view, policy, now, list(view.pending()))
     try:
         return _decided(pass_, budget)
     except Exception as fault:
@@ -72,7 +52,7 @@ def decide(view: View, policy: Policy, now: Instant, seed: int, budget: int) -> 
         raise UndecidableShape(pass_.shape, repr(fault)) from fault
 
 
-def _decided(pass_: "_Pass", budget: int) -> Plan:
+def _decided(pass_: SchedulingPass, budget: int) -> Plan:
     pass_.sift()
     actions: dict[JobId, Place] = {}
     unseen: dict[Shape, Reason] = {}
@@ -96,434 +76,23 @@ def _decided(pass_: "_Pass", budget: int) -> Plan:
     return Plan(actions=tuple(actions.values()), reasons=reasons, more=bool(unseen), reservations=reservations)
 
 
-_LATER: Final = Reason(ReasonCode.GUARANTEE_KEPT)
-"""Stands for shapes whose round hasn't come."""
-
-_GpuDemand = tuple[Where, PartitionName, Where, str, int, int, int]
-"""What shapes that share a demand cache have in common: selection, partition, nodes of the tenant, model, memory in MiB
-and number of GPUs, and tasks per node."""
-
-
-class _GpuChoices:
-    """Ways in which one demand for GPUs may be served: one model per task, then, where that could help, a mix."""
-
-    __slots__ = ("at_most", "caches", "last", "shapes", "waiting")
-
-    def __init__(self, caches: tuple[DemandCache, ...]) -> None:
-        self.caches = caches
-        self.last = caches[-1]
-        """What it can't hold, none can."""
-        self.at_most = self.last.at_most()
-        """No gang of more tasks found GPUs at the start."""
-        self.shapes: list[Shape] = []
-        """Those for which there are enough GPUs at the start."""
-        self.waiting: explain.WaitExplanation | None = None
-
-
-class _Pass:
-    """The state of one pass: what it has taken, and what it has learnt."""
-
-    def __init__(self, view: View, policy: Policy, now: Instant, buckets: Sequence[Bucket]) -> None:
-        self.shape: Shape | None = None
-        """The one that is being decided on, which a fault is blamed on (D9); None = none in particular."""
-        self._view = view
-        self._policy = policy
-        self._now = now
-        self._buckets = buckets
-        self._draft = Draft(view)
-        self.reservations = ReservationBook(self._draft, view, now, policy.reservations_max)
-        self._reservable: dict[Shape, None] = {}
-        """Blocked shapes of which a job may still get a reservation."""
-        self._reserved_for: dict[Shape, JobId] = {}
-        """The one job of a shape that has one."""
-        self._tries_left = TRIES_PER_RESERVATION * policy.reservations_max
-        self._too_long: dict[Shape, None] = {}
-        """Shapes of which a job came up for backfill that wouldn't be over in time."""
-        self._backfill_until = NEVER
-        """When they must be over; NEVER = there is no backfill yet."""
-        self._backfill_looks = BACKFILL_LOOKS_MAX
-        self._kept_gpus = 0
-        self._quota_order = QuotaOrder(view, buckets)
-        self._standing = FIRST - 1
-        self._later: dict[Shape, None] = {}
-        """Shapes that wait for a later round."""
-        self._borrowers: dict[Shape, None] = {}
-        """Those that came up in one."""
-        self._placed: dict[Shape, int] = {}
-        self._guarantee_hold = GuaranteeHold(self._draft)
-        self._candidates: dict[SelectedNodes, CandidateNodes] = {}
-        self._gpu_choices: dict[_GpuDemand, _GpuChoices] = {}
-        """By what shapes say."""
-        self._distinct: dict[tuple[CandidateNodes, str, int, int, int], _GpuChoices] = {}
-        """By what that means here: demands that the same GPUs serve have the same choices."""
-        self.blocked: dict[Shape, _GpuChoices | Reason] = {}
-        """Shapes that are done with, and how a reason is found, or the reason."""
-        self._fitting: dict[Shape, _GpuChoices] = {}
-        """Shapes for which there was capacity at the start."""
-        self._searches: dict[Shape, tuple[Search, ...]] = {}
-        self._portless: dict[NodeName, None] = {}
-        """Nodes whose address has no port left: they take no part in attempts that need one."""
-        self._class_status = NodeClassStatus(view)
-        self._array_slots: dict[JobId, int | None] = {}
-        """Members that arrays may still start in this pass."""
-
-    def sift(self) -> None:
-        """Block every shape for which there isn't enough capacity even now. The hottest loop of a long queue."""
-        blocked, fitting, known = self.blocked, self._fitting, self._gpu_choices
-        allowed: dict[TenantName, Where] = {}
-        for bucket in self._buckets:
-            self.shape = shape = bucket.shape
-            demand = shape.demand
-            nodes = allowed.get(shape.tenant)
-            if nodes is None:
-                nodes = allowed[shape.tenant] = nodes_allowed(self._view.tenants, shape.tenant)
-            key = (
-                shape.where,
-                shape.partition,
-                nodes,
-                demand.gpu_model,
-                demand.gpu_memory_mb,
-                demand.gpu_count,
-                demand.tasks_per_node,
-            )
-            choices = known.get(key)
-            if choices is None:
-                choices = known[key] = self._gpu_choices_for(shape)
-            if demand.tasks > choices.at_most:
-                blocked[shape] = choices
-            elif shape not in fitting:
-                fitting[shape] = choices
-                choices.shapes.append(shape)
-        for choices in self._distinct.values():
-            if len(choices.shapes) * _NODES_PER_SHAPE >= choices.last.node_count():
-                capacity = choices.last.capacity()
-                for shape in choices.shapes:
-                    self.shape = shape
-                    if not capacity.holds(shape.demand):
-                        blocked[shape] = choices
-
-        if self._policy.reservations_max:
-            self._reservable = dict.fromkeys(blocked)
-
-    def _gpu_choices_for(self, shape: Shape) -> _GpuChoices:
-        candidates, demand = self._candidates_of(shape), shape.demand
-        memory_mb = candidates.gpu_memory(demand.gpu_model, demand.gpu_memory_mb)
-        key = candidates, demand.gpu_model, memory_mb, demand.gpu_count, demand.tasks_per_node
-        choices = self._distinct.get(key)
-        if choices is None:
-            mixes = (False, True) if mixing_helps(candidates, demand) else (False,)
-            caches = tuple(DemandCache(candidates, demand, mixed=mixed) for mixed in mixes)
-            choices = self._distinct[key] = _GpuChoices(caches)
-        return choices
-
-    def _candidates_of(self, shape: Shape) -> CandidateNodes:
-        """D7. A partition that is gone adds nothing."""
-        admitted = self._view.admitted(selection(self._view.partitions, self._view.tenants, shape))
-        candidates = self._candidates.get(admitted)
-        if candidates is None:
-            candidates = self._candidates[admitted] = CandidateNodes(self._draft, admitted)
-        return candidates
-
-    def begin_placing(self) -> bool:
-        """Begin the one round of jobs that stand first by quota."""
-        self.shape = None
-        if self._standing >= FIRST:
-            return False
-        self._standing = FIRST
-        return True
-
-    def begin_borrowing(self) -> bool:
-        """Begin the round of the next standing that waits, beside what is held for better ones. False = none waits."""
-        self.shape = None
-        if not self._later:
-            return False
-        self._standing = min(self._quota_order.standing(shape) for shape in self._later)
-        self._hold()
-        self.shape = None
-        for shape in self._later:
-            del self.blocked[shape]
-        self._borrowers.update(self._later)
-        self._later = {}
-        return True
-
-    def begin_backfill(self) -> bool:
-        """Begin the round of jobs that are over before the next reservation, the latest first. False = none is left."""
-        self.shape = None
-        for shape in self._too_long:
-            self.blocked.setdefault(shape, self._fitting[shape])
-        self._too_long = {}
-        times = self.reservations.backfill_times()
-        if not times or self._backfill_looks <= 0:
-            return False
-        self._kept_gpus = self._kept_gpus or self.reservations.gpus
-        self._reservable = {}
-        self._backfill_until = times[0]
-        self.reservations.give_back(self._backfill_until)
-        for shape, found in list(self.blocked.items()):
-            if isinstance(found, _GpuChoices) and shape.demand.tasks <= found.last.at_most():
-                self._fitting[shape] = found
-                del self.blocked[shape]
-        return True
-
-    def may_backfill(self, candidate: Candidate) -> bool:
-        """Return whether there is no backfill yet, or the job is over in time for it."""
-        if self._backfill_until == NEVER:
-            return True
-        self._backfill_looks -= 1
-        if self._backfill_looks < 0:
-            self.blocked[candidate.shape] = self._fitting[candidate.shape]
-            return False
-        if self._ends_by(candidate) <= self._backfill_until:
-            return True
-        self._too_long[candidate.shape] = None
-        return False
-
-    def _ends_by(self, candidate: Candidate) -> Instant:
-        spec = self._view.job(candidate.array if candidate.lazy else candidate.job).spec
-        return later(self._now, spec.time_limit_ms + self._policy.stop_grace_ms)
-
-    def reserve(self, candidate: Candidate) -> None:
-        """Keep for a blocked job what it waits for, while there are reservations left."""
-        shape = candidate.shape
-        if shape not in self._reservable or self._quota_order.standing(shape) > self._standing:
-            return
-        del self._reservable[shape]
-        choices = self.blocked.get(shape)
-        if not isinstance(choices, _GpuChoices) or self._quota_order.limit_reached(shape) is not None:
-            return
-        self._tries_left -= 1
-        if self.reservations.reserve(candidate.job, shape.demand, choices.last.candidates):
-            self._reserved_for[shape] = candidate.job
-        if self.reservations.is_full or self._tries_left <= 0:
-            self._reservable.clear()
-
-    def in_order(self) -> Iterator[Candidate]:
-        hidden = _Hidden(self.blocked, self._reservable) if self._reservable else self.blocked
-        return in_order(self._buckets, self._view, self._policy, self._now, hidden)
-
-    def is_first_by_quota(self, shape: Shape) -> bool:
-        """Return whether the shape may take GPUs in this round; else it is blocked, for this round or for good."""
-        limit = self._quota_order.limit_reached(shape)
-        if limit is not None:
-            self.blocked[shape] = limit
-            return False
-        if self._quota_order.standing(shape) <= self._standing:
-            return True
-        self._later[shape] = None
-        self.blocked[shape] = _LATER
-        return False
-
-    def _hold(self) -> None:
-        """Hold capacity for jobs whose round has come and that wait."""
-        held, order = self._guarantee_hold, self._quota_order
-        used = order.used.copy()
-        for shape, jobs in held.jobs.items():
-            for _ in range(jobs):
-                order.charge(shape, used)
-        gone: dict[Shape, int] = {}
-        for bucket in sorted(self._waiting_before(), key=self._rank):
-            self.shape = shape = bucket.shape
-            if shape not in gone:
-                gone[shape] = self._placed.get(shape, 0) + held.jobs.get(shape, 0)
-            waiting = self._waiting(bucket, gone[shape])
-            gone[shape] = max(0, -waiting)
-            for _ in range(waiting):
-                if held.is_full or not order.is_owed(shape, used, self._standing):
-                    break
-                if not self._hold_for(shape):
-                    break
-                order.charge(shape, used)
-
-    def _hold_for(self, shape: Shape) -> bool:
-        """Hold what one job of a shape waits for. What a reservation keeps for it is held instead, and more (K2)."""
-        job = self._reserved_for.pop(shape, None)
-        nodes = self.reservations.release(job) if job is not None else ()
-        return self._guarantee_hold.hold(self._candidates_of(shape), shape, nodes)
-
-    def _waiting_before(self) -> Iterator[Bucket]:
-        for bucket in self._buckets:
-            is_blocked = isinstance(self.blocked.get(bucket.shape), _GpuChoices)
-            if is_blocked and self._quota_order.standing(bucket.shape) < self._standing:
-                yield bucket
-
-    def _waiting(self, bucket: Bucket, gone: int) -> int:
-        """How many jobs of it wait beside so many that don't any more; HELD_MAX stands for any greater number.
-        Negative: more than all of it has gone."""
-        found = len(bucket.jobs) - gone
-        for array in bucket.arrays:
-            if found >= HELD_MAX:
-                break
-            found += len(list(islice(self._view.members(array), HELD_MAX + gone)))
-        return min(HELD_MAX, found)
-
-    def _rank(self, bucket: Bucket) -> tuple[int, int, JobId]:
-        first = (bucket.jobs or bucket.arrays)[0]
-        return self._quota_order.standing(bucket.shape), -bucket.priority, first
-
-    def below_array_limit(self, candidate: Candidate) -> bool:
-        """Return whether its array lets one more member start (D6)."""
-        return candidate.array == 0 or self._array_slots_of(candidate.array) != 0
-
-    def _array_slots_of(self, array: JobId) -> int | None:
-        if array not in self._array_slots:
-            self._array_slots[array] = self._view.array_slots(array)
-        return self._array_slots[array]
-
-    def place(self, candidate: Candidate) -> Place | None:
-        """Return the placement, with all it takes taken; or None, and the shape is blocked."""
-        shape = candidate.shape
-        choices = self._fitting[shape]
-        placed = self._place(candidate, choices) if shape.demand.tasks <= choices.last.at_most() else None
-        if placed is None:
-            self.blocked[shape] = choices
-            if self._backfill_until == NEVER and not self.reservations.is_full and self._tries_left > 0:
-                self._reservable[shape] = None
-                self.reserve(candidate)
-            return None
-        self.reservations.started(placed.job, placed.tasks, self._ends_by(candidate))
-        self._quota_order.take(shape)
-        self._placed[shape] = self._placed.get(shape, 0) + 1
-        if candidate.array:
-            slots = self._array_slots_of(candidate.array)
-            self._array_slots[candidate.array] = slots if slots is None else slots - 1
-        return placed
-
-    def _place(self, candidate: Candidate, choices: _GpuChoices) -> Place | None:
-        job, demand = candidate.job, candidate.shape.demand
-        array = candidate.array if candidate.lazy else JobId(0)
-        searches = self._searches_for(candidate.shape, choices)
-        record = None if candidate.lazy else self._view.job(job)
-        attempt, refusals = (record.newest_attempt + 1, record.refusals) if record else (1, ())
-        while fits := _fits_besides(searches, refusals):
-            mark = self._draft.checkpoint()
-            tasks = number_ranks(self._draft, fits, demand)
-            for task in tasks:
-                self._draft.take(task)
-            if not needs_rendezvous(demand):
-                return Place(job=job, attempt=attempt, array=array, tasks=tuple(tasks))
-            address = self._view.nodes[tasks[0].node].inventory.address
-            port = choose_port(self._draft, address, job, attempt, self._policy)
-            if port is not None:
-                self._draft.take_port(address, port)
-                return Place(
-                    job=job,
-                    attempt=attempt,
-                    array=array,
-                    tasks=tuple(tasks),
-                    master_addr=address,
-                    master_port=port,
-                )
-            self._draft.rollback(mark)
-            self._bar(address)
-        return None
-
-    def _searches_for(self, shape: Shape, choices: _GpuChoices) -> tuple[Search, ...]:
-        searches = self._searches.get(shape)
-        if searches is None:
-            demand = shape.demand
-            barred = self._portless if needs_rendezvous(demand) else {}
-            searches = self._searches[shape] = tuple(Search(cache, demand, barred) for cache in choices.caches)
-        return searches
-
-    def _bar(self, address: str) -> None:
-        """Each call bars at least one node, so a search is repeated at most once per address."""
-        for name, node in self._view.nodes.items():
-            if node.inventory.address == address:
-                self._portless[name] = None
-
-    def reasons(self) -> dict[Shape, Reason]:
-        """Return why each blocked shape waits, now that the pass is over."""
-        self.shape = None
-        self._guarantee_hold.give_back()
-        self._kept_gpus = self._kept_gpus or self.reservations.gpus
-        self.reservations.give_back()
-        reasons: dict[Shape, Reason] = {}
-        for shape, found in self.blocked.items():
-            self.shape = shape
-            reasons[shape] = self._said(shape, found) if isinstance(found, Reason) else self._why(shape, found)
-        return reasons
-
-    def _said(self, shape: Shape, reason: Reason) -> Reason:
-        """What was found on the way, with the numbers of the end where there are any."""
-        if reason.code is ReasonCode.BUDGET_SPENT:
-            return reason
-        return self._quota_order.limit_reached(shape) or self._why(shape, self._fitting[shape])
-
-    def _why(self, shape: Shape, choices: _GpuChoices) -> Reason:
-        if choices.waiting is None:
-            if not choices.last.candidates.admitted.classes:
-                return explain.none_selected(self._view, shape)
-            choices.waiting = explain.WaitExplanation(self._class_status, choices.last)
-        reason = choices.waiting.why(shape.demand)
-        if reason is None and shape in self._borrowers and self._guarantee_hold.withdrawn:
-            free, kept = choices.last.gpu_capacity().free, self._guarantee_hold.gpus
-            return explain.guarantee_kept(free, kept, shape.demand)
-        return reason or self._no_port(shape.demand, choices) or self._reserved()
-
-    def _no_port(self, demand: Demand, choices: _GpuChoices) -> Reason | None:
-        """Everything else would be there; None = so would a port."""
-        if not needs_rendezvous(demand) or _first_fits(
-            [Search(each, demand, self._portless) for each in choices.caches]
-        ):
-            return None
-        fits = _first_fits([Search(cache, demand) for cache in choices.caches])
-        assert fits, f"blocked, and nothing is short: {demand}"
-        barred = min(fit.node for fit in fits if fit.node in self._portless)
-        return explain.no_free_port(self._view.nodes[barred].inventory.address, self._policy)
-
-    def _reserved(self) -> Reason:
-        assert self._kept_gpus, f"blocked, and nothing is short: {self.shape}"
-        return explain.reserved(self._kept_gpus, self.reservations.made)
-
-
-class _Hidden:
-    """Shapes that don't come up: blocked ones, but for those that may get a reservation."""
-
-    def __init__(self, blocked: Container[Shape], reservable: Container[Shape]) -> None:
-        self._blocked, self._reservable = blocked, reservable
-
-    def __contains__(self, shape: object) -> bool:
-        return shape in self._blocked and shape not in self._reservable
-
-
 class PassStage(NamedTuple):
     """One stage of a look at the queue, in rounds."""
 
     name: str
-    begin_round: Callable[[_Pass], bool]
+    begin_round: Callable[[SchedulingPass], bool]
     """Prepares one more round. False = the stage is over."""
 
 
 STAGES: Final = (
-    PassStage("place within guarantees", _Pass.begin_placing),
-    PassStage("borrow", _Pass.begin_borrowing),
-    PassStage("backfill", _Pass.begin_backfill),
+    PassStage("place within guarantees", SchedulingPass.begin_placing),
+    PassStage("borrow", SchedulingPass.begin_borrowing),
+    PassStage("backfill", SchedulingPass.begin_backfill),
 )
 """The stages of each look, least disruptive first."""
 
 
-def _rounds(pass_: _Pass) -> Iterator[PassStage]:
+def _rounds(pass_: SchedulingPass) -> Iterator[PassStage]:
     for stage in STAGES:
         while stage.begin_round(pass_):
             yield stage
-
-
-def _fits_besides(searches: Sequence[Search], refusals: Sequence[tuple[NodeName, ...]]) -> list[NodeFit] | None:
-    """D10. Shapes share searches, so a job that avoids nodes has its own. Those known to be in vain aren't made."""
-    last = searches[-1]
-    if last.cache.foresees_no(last.demand):
-        return None
-    every = tuple(name for names in refusals for name in names)
-    for avoided in dict.fromkeys((every, *refusals[:1])) if refusals else ():
-        fits = _first_fits([Search(each.cache, each.demand, {*avoided, *each.barred}) for each in searches])
-        if fits:
-            return fits
-    fits = _first_fits(searches)
-    if fits is None:
-        last.cache.missed()  # only now: a table of what is free would foresee no detour that is in vain
-    return fits
-
-
-def _first_fits(searches: Sequence[Search]) -> list[NodeFit] | None:
-    """Of the first search that finds any."""
-    return next((fits for fits in map(fit_gang, searches) if fits), None)

@@ -27,10 +27,10 @@ from stoker.brain.domain.plan import Reservation
 from stoker.brain.domain.units import NEVER, Instant
 from stoker.brain.engine.candidate_nodes import CandidateNodes
 from stoker.brain.engine.draft import Draft
-from stoker.brain.state.view import Release, View
+from stoker.brain.state.view import FutureRelease, View
 
 
-class _Amount(NamedTuple):
+class _NodeAmount(NamedTuple):
     """GPUs that suit, CPUs and memory in MiB of one node."""
 
     gpus: int
@@ -41,14 +41,14 @@ class _Amount(NamedTuple):
         """Return how many tasks fit; nothing fits into less than nothing."""
         return max(0, tasks_that_fit(self.gpus, self.cpus, self.memory_mb, demand))
 
-    def plus(self, other: "_Amount") -> "_Amount":
-        return _Amount(self.gpus + other.gpus, self.cpus + other.cpus, self.memory_mb + other.memory_mb)
+    def plus(self, other: "_NodeAmount") -> "_NodeAmount":
+        return _NodeAmount(self.gpus + other.gpus, self.cpus + other.cpus, self.memory_mb + other.memory_mb)
 
-    def minus(self, other: "_Amount") -> "_Amount":
-        return _Amount(self.gpus - other.gpus, self.cpus - other.cpus, self.memory_mb - other.memory_mb)
+    def minus(self, other: "_NodeAmount") -> "_NodeAmount":
+        return _NodeAmount(self.gpus - other.gpus, self.cpus - other.cpus, self.memory_mb - other.memory_mb)
 
 
-_NOTHING = _Amount(0, 0, 0)
+_NOTHING = _NodeAmount(0, 0, 0)
 
 
 class ReservationBook:
@@ -60,9 +60,9 @@ class ReservationBook:
         """In the order of the queue."""
         self._withdrawn: list[list[TaskPlacement]] = []
         """What is free and kept for each."""
-        self._claimed: dict[NodeName, _Amount] = {}
+        self._claimed: dict[NodeName, _NodeAmount] = {}
         """Of what will come free, what earlier reservations take (R4)."""
-        self._started: dict[NodeName, list[Release]] = {}
+        self._started: dict[NodeName, list[FutureRelease]] = {}
         """What jobs that this pass started will free."""
 
     @property
@@ -79,7 +79,7 @@ class ReservationBook:
         for task in tasks:
             held = {gpu.uuid: gpu for gpu in self._view.nodes[task.node].inventory.gpus}
             gpus = tuple(held[uuid] for uuid in task.gpus)
-            self._started.setdefault(task.node, []).append(Release(ends_by, job, gpus, task.cpus, task.memory_mb))
+            self._started.setdefault(task.node, []).append(FutureRelease(ends_by, job, gpus, task.cpus, task.memory_mb))
 
     def reserve(self, job: JobId, demand: Demand, candidates: CandidateNodes) -> bool:
         """Make a reservation for a job that doesn't fit. False = no end of other jobs lets it fit (R5)."""
@@ -123,19 +123,19 @@ class ReservationBook:
                     if tasks == demand.tasks:
                         break
 
-    def _timeline(self, name: NodeName, demand: Demand) -> Iterator[tuple[Instant, _Amount]]:
+    def _timeline(self, name: NodeName, demand: Demand) -> Iterator[tuple[Instant, _NodeAmount]]:
         """What a node has for a demand, now and after each end."""
         has = self._free(name, demand).minus(self._claimed.get(name, _NOTHING))
         yield NEVER, has
         releases = self._view.releases(name, self._now)
         started = self._started.get(name)
         for each in sorted([*releases, *started], key=lambda each: each[:2]) if started else releases:
-            has = has.plus(_Amount(sum([suits(gpu, demand) for gpu in each.gpus]), each.cpus, each.memory_mb))
+            has = has.plus(_NodeAmount(sum([suits(gpu, demand) for gpu in each.gpus]), each.cpus, each.memory_mb))
             yield each.ends_by, has
 
-    def _free(self, name: NodeName, demand: Demand) -> _Amount:
+    def _free(self, name: NodeName, demand: Demand) -> _NodeAmount:
         free = self._draft.free[name]
-        return _Amount(len(suitable_gpus(free.gpus, demand)), free.cpus, free.memory_mb)
+        return _NodeAmount(len(suitable_gpus(free.gpus, demand)), free.cpus, free.memory_mb)
 
     def _withdraw(self, name: NodeName, demand: Demand, tasks: int, at: Instant) -> list[TaskPlacement]:
         """Keep on a node what so many tasks need at that time (R2)."""
@@ -144,11 +144,11 @@ class ReservationBook:
             if when > at:
                 break
             then = amount
-        needed = _Amount(demand.gpu_count * tasks, demand.cpus * tasks, demand.memory_mb * tasks)
+        needed = _NodeAmount(demand.gpu_count * tasks, demand.cpus * tasks, demand.memory_mb * tasks)
         spare, now = then.minus(needed), self._free(name, demand)
-        keep = _Amount(*(max(0, min(has - left, want)) for has, left, want in zip(now, spare, needed, strict=True)))
+        keep = _NodeAmount(*(max(0, min(has - left, want)) for has, left, want in zip(now, spare, needed, strict=True)))
         rest = needed.minus(keep)
-        self._claimed[name] = self._claimed.get(name, _NOTHING).plus(_Amount(*(max(0, each) for each in rest)))
+        self._claimed[name] = self._claimed.get(name, _NOTHING).plus(_NodeAmount(*(max(0, each) for each in rest)))
         if keep == _NOTHING:
             return []
         gpus = suitable_gpus(self._draft.free[name].gpus, demand)[: keep.gpus]

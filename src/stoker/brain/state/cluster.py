@@ -21,7 +21,7 @@ from stoker.brain.domain.tenant import THE_DEFAULT, InheritedLimits, Tenant, inh
 from stoker.brain.domain.units import NEVER, Instant
 from stoker.brain.state.indexes import Indexes, rebuild
 from stoker.brain.state.quota_limits import QuotaLimits
-from stoker.brain.state.view import Release
+from stoker.brain.state.view import FutureRelease
 
 
 class ClusterState:
@@ -44,7 +44,7 @@ class ClusterState:
         self.tenants: dict[TenantName, Tenant] = {THE_DEFAULT.name: THE_DEFAULT}
         self._standings: dict[TenantName, InheritedLimits] = {}
         """As far as anybody asked since a tenant last changed."""
-        self.releases: dict[NodeName, tuple[tuple[object, ...], list[Release]]] = {}
+        self.releases: dict[NodeName, tuple[tuple[object, ...], list[FutureRelease]]] = {}
         """What ends of jobs will free on nodes, of those that a view was asked about: the records that it was made
         from, and the answer. One that is out of date is seen to be, so nothing keeps it up."""
         self.demand_faults: dict[tuple[TenantName, Demand], Refusal | None] = {}

@@ -17,7 +17,7 @@ from stoker.brain.domain.tenant import Tenant
 from stoker.brain.domain.units import NEVER, Instant, later
 from stoker.brain.domain.where import Where
 from stoker.brain.state.cluster import ClusterState
-from stoker.brain.state.view import Bucket, GpuKinds, Release, RunningJob, SelectedNodes
+from stoker.brain.state.view import Bucket, FutureRelease, GpuKinds, RunningJob, SelectedNodes
 
 
 class StateView:
@@ -60,7 +60,7 @@ class StateView:
             ends_by = latest_end(job, self._state.policy, now)
             yield RunningJob(job.id, spec.shape, spec.priority, ends_by, attempt.stop is not None, tasks)
 
-    def releases(self, node: NodeName, now: Instant) -> Sequence[Release]:
+    def releases(self, node: NodeName, now: Instant) -> Sequence[FutureRelease]:
         # Kept from pass to pass for as long as no record that it was made from is replaced.
         record, kept = self.nodes[node], self._state.releases.get(node)
         jobs = [self._jobs[job] for job in self._indexes.on_node.get(node, ())]
@@ -101,17 +101,19 @@ def live_jobs(state: ClusterState) -> Iterator[Job]:
                 yield job
 
 
-def _release(job: Job, node: NodeName, gpus: Mapping[GpuUuid, Gpu], policy: Policy) -> Release:
+def _release(job: Job, node: NodeName, gpus: Mapping[GpuUuid, Gpu], policy: Policy) -> FutureRelease:
     """What the end of a job frees on a node. A start that takes long isn't foreseen."""
     attempt = job.live_attempt
     assert attempt is not None, f"only live jobs hold anything: {job.story()}"
     tasks = [task.placement for task in tasks_on(job, node)]
     ends_by = latest_end(job, policy, attempt.placed_at if attempt.began_at == NEVER else NEVER)
     held = tuple([gpus[uuid] for task in tasks for uuid in task.gpus if uuid in gpus])
-    return Release(ends_by, job.id, held, sum([task.cpus for task in tasks]), sum([task.memory_mb for task in tasks]))
+    return FutureRelease(
+        ends_by, job.id, held, sum([task.cpus for task in tasks]), sum([task.memory_mb for task in tasks])
+    )
 
 
-def _by_end(release: Release) -> tuple[Instant, JobId]:
+def _by_end(release: FutureRelease) -> tuple[Instant, JobId]:
     return release.ends_by, release.job
 
 

@@ -71,8 +71,8 @@ class RunningJob(NamedTuple):
     """What it holds: of a gang of which some tasks have ended, the others."""
 
 
-class Release(NamedTuple):
-    """What the end of one job frees on one node."""
+class FutureRelease(NamedTuple):
+    """Resources that the end of one job frees on one node."""
 
     ends_by: Instant
     """At the latest."""
@@ -110,7 +110,7 @@ class View(Protocol):
         """Yield the jobs that hold resources, in the order of ids. Costs about 2 us per job."""
         ...
 
-    def releases(self, node: NodeName, now: Instant) -> Sequence[Release]:
+    def releases(self, node: NodeName, now: Instant) -> Sequence[FutureRelease]:
         """Return what the ends of jobs will free on a node, the earliest first. Cheap while nothing changes there."""
         ...
 
