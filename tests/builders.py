@@ -36,6 +36,7 @@ from stoker.brain.domain.tenant import THE_DEFAULT, Tenant
 from stoker.brain.domain.units import HOUR_MS, NEVER, Instant
 from stoker.brain.domain.where import ANYWHERE, Where, selects
 from stoker.brain.engine.decide import decide
+from stoker.brain.state.state_view import latest_end
 from stoker.brain.state.usage_ledger import UsageLedger
 from stoker.brain.state.view import Bucket, FutureRelease, GpuKinds, NodeClass, RunningJob, SelectedNodes
 
@@ -253,18 +254,25 @@ class Cluster:
             job, attempt = self.jobs[id_], self.jobs[id_].live_attempt
             if attempt is not None:
                 tasks = [task.placement for task in attempt.open_tasks]
-                ends_by = Instant(max(now, attempt.placed_at + job.spec.time_limit_ms))
+                ends_by = latest_end(job, Policy(), now)
                 yield RunningJob(id_, job.spec.shape, job.spec.priority, ends_by, attempt.stop is not None, tasks)
 
     def releases(self, node: NodeName, now: Instant) -> list[FutureRelease]:
         known = {gpu.uuid: gpu for gpu in self.nodes[node].inventory.gpus}
         found = []
         for each in self.running(now):
+            attempt = self.jobs[each.job].live_attempt
+            assert attempt is not None
+            since = attempt.placed_at if attempt.began_at == NEVER else NEVER
             here = [task for task in each.tasks if task.node == node]
             gpus = [known[uuid] for task in here for uuid in task.gpus if uuid in known]
             if here:
                 cpus, memory_mb = sum(task.cpus for task in here), sum(task.memory_mb for task in here)
-                found.append(FutureRelease(each.ends_by, each.job, gpus, cpus, memory_mb))
+                found.append(
+                    FutureRelease(
+                        max(now, latest_end(self.jobs[each.job], Policy(), since)), each.job, gpus, cpus, memory_mb
+                    )
+                )
         return sorted(found, key=lambda each: each[:2])
 
     def held_on(self, node: NodeName) -> list[TaskPlacement]:

@@ -50,7 +50,9 @@ class SharedCluster(Story):
         self.placements = 0
         self.limited = self.chance.choice((0.05, 0.05, 0.6))
         """How often a tenant has limits. Where few have any, much turns on who goes first."""
-        super().__init__(Policy(backoff_first_ms=10, backoff_max_ms=50, requeues_max=3))
+        super().__init__(
+            Policy(backoff_first_ms=10, backoff_max_ms=50, requeues_max=3, reservations_max=Random(seed).choice((0, 8)))
+        )
         for name in NODES:
             self.node(name, self.gpus[name], cpus=self.chance.choice((6, 64)))
         self.set_pools()

@@ -1,5 +1,7 @@
 """Rules R1 to R5 of `engine/reservation.py`: the first blocked jobs keep what they wait for; others fill the gaps."""
 
+from typing import Final
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -20,6 +22,7 @@ from tests.builders import NOW, cluster, job, node, running_on, where
 STEP_MS = 10 * MINUTE_MS
 POLICY = Policy()
 HALF = [0, 1, 2, 3]
+GRACE_MS: Final = Policy().stop_grace_ms
 
 
 def _code(plan: Plan, waiting: Job) -> ReasonCode:
@@ -57,7 +60,7 @@ def test_the_reservation_is_where_and_when_enough_ends_first() -> None:
     plan = cluster(node("a", gpus=8), node("b", gpus=8), late, soon, job(3, gpus=4)).plan()
     (kept,) = plan.reservations
     assert kept.nodes == ("b",)
-    assert kept.at == NOW + 3 * HOUR_MS
+    assert kept.at == NOW + 3 * HOUR_MS + GRACE_MS
 
 
 def test_a_gang_keeps_what_is_free_on_all_of_its_nodes() -> None:
@@ -67,7 +70,7 @@ def test_a_gang_keeps_what_is_free_on_all_of_its_nodes() -> None:
     plan = cluster(node("a", gpus=8), node("b", gpus=8), one, other, gang, job(4, gpus=1)).plan()
     assert not where(plan)
     (kept,) = plan.reservations
-    assert (kept.nodes, kept.at) == (("a", "b"), NOW + 3 * HOUR_MS)
+    assert (kept.nodes, kept.at) == (("a", "b"), NOW + 3 * HOUR_MS + GRACE_MS)
 
 
 def test_two_large_jobs_hold_apart_what_each_waits_for() -> None:

@@ -131,8 +131,8 @@ _SENTENCES: Final[dict[ReasonCode, tuple[str, str]]] = {
         "ask for less memory (`--memory`), or wait for running jobs to end",
     ),
     ReasonCode.RESERVED: (
-        "{kept:free GPU is|free GPUs are} kept for {jobs:job|jobs} before it in the queue, such as job {job}, "
-        "which starts at {until} at the latest",
+        "{kept:free GPU is|free GPUs are} kept, with CPUs and memory, for {jobs:job|jobs} before it in the queue, such "
+        "as job {job}, which starts at {until} at the latest",
         "a time limit (`--time`) by which it has ended before then lets it start at once",
     ),
     ReasonCode.NO_FREE_PORT: (

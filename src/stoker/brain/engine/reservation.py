@@ -60,6 +60,10 @@ class ReservationBook:
         """In the order of the queue."""
         self._withdrawn: list[list[TaskPlacement]] = []
         """What is free and kept for each."""
+        self.kept_anything = False
+        """Whether anything that was free was kept for any of them."""
+        self.gpus_kept = 0
+        """The number of GPUs that were free and kept."""
         self._claimed: dict[NodeName, _NodeAmount] = {}
         """Of what will come free, what earlier reservations take (R4)."""
         self._started: dict[NodeName, list[FutureRelease]] = {}
@@ -68,11 +72,6 @@ class ReservationBook:
     @property
     def is_full(self) -> bool:
         return len(self.made) >= self._max
-
-    @property
-    def gpus(self) -> int:
-        """The number of GPUs that are free and kept."""
-        return sum(len(placement.gpus) for kept in self._withdrawn for placement in kept)
 
     def started(self, job: JobId, tasks: Sequence[TaskPlacement], ends_by: Instant) -> None:
         """Note that a job was placed."""
@@ -155,6 +154,8 @@ class ReservationBook:
         uuids = tuple(gpu.uuid for gpu in gpus)
         placement = TaskPlacement(rank=0, node=name, gpus=uuids, cpus=keep.cpus, memory_mb=keep.memory_mb)
         self._draft.take(placement)
+        self.kept_anything = True
+        self.gpus_kept += keep.gpus
         return [placement]
 
     def backfill_times(self) -> list[Instant]:

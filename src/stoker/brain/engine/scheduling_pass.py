@@ -83,7 +83,6 @@ class SchedulingPass:
         self._backfill_until = NEVER
         """When they must be over; NEVER = there is no backfill yet."""
         self._backfill_looks = BACKFILL_LOOKS_MAX
-        self._kept_gpus = 0
         self._quota_order = QuotaOrder(view, buckets)
         self._standing = FIRST - 1
         self._later: dict[Shape, None] = {}
@@ -196,7 +195,6 @@ class SchedulingPass:
         times = self.reservations.backfill_times()
         if not times or self._backfill_looks <= 0:
             return False
-        self._kept_gpus = self._kept_gpus or self.reservations.gpus
         self._reservable = {}
         self._backfill_until = times[0]
         self.reservations.give_back(self._backfill_until)
@@ -376,7 +374,6 @@ class SchedulingPass:
         """Return why each blocked shape waits, now that the pass is over."""
         self.shape = None
         self._guarantee_hold.give_back()
-        self._kept_gpus = self._kept_gpus or self.reservations.gpus
         self.reservations.give_back()
         reasons: dict[Shape, Reason] = {}
         for shape, found in self.blocked.items():
@@ -413,8 +410,8 @@ class SchedulingPass:
         return explain.no_free_port(self._view.nodes[barred].inventory.address, self._policy)
 
     def _reserved(self) -> Reason:
-        assert self._kept_gpus, f"blocked, and nothing is short: {self.shape}"
-        return explain.reserved(self._kept_gpus, self.reservations.made)
+        assert self.reservations.kept_anything, f"blocked, and nothing is short: {self.shape}"
+        return explain.reserved(self.reservations.gpus_kept, self.reservations.made)
 
 
 class _Hidden:
