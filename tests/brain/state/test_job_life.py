@@ -226,7 +226,7 @@ def test_one_rank_says_how_a_gang_ended(ends: list[tuple[int, int, int | None]],
         )
         for rank, at, code in ends
     }
-    *_, last = end_tasks(story.job(job), reported, story.now, story.state.policy)
+    *_, last = end_tasks(story.state, story.job(job), reported, story.now)
     assert isinstance(last, JobFinished)
     assert last.exit_code == reported[decides].exit_code
     assert last.reason.facts.get("rank", 0) == decides
@@ -491,5 +491,5 @@ def test_an_end_that_overtakes_its_start_still_tells_the_other_ranks_that_rank_z
 
 
 def test_each_outcome_but_a_requeue_leaves_a_job_in_a_final_state() -> None:
-    assert set(FINAL_STATES) == set(Outcome) - {Outcome.REQUEUED}
+    assert set(FINAL_STATES) == set(Outcome) - {Outcome.REQUEUED, Outcome.PREEMPTED}
     assert set(FINAL_STATES.values()) <= FINAL

@@ -89,6 +89,7 @@ def _outlined_job(job: Job) -> Job:
         retries_used=job.retries_used,
         requeues_used=job.requeues_used,
         port_retries_used=job.port_retries_used,
+        preemptions=job.preemptions,
         not_before=job.not_before,
         started_at=job.started_at,
         ended_at=job.ended_at,
@@ -126,6 +127,9 @@ def outlined_spec(spec: JobSpec) -> JobSpec:
         where=spec.where,
         partition=spec.partition,
         lost_after_ms=spec.lost_after_ms,
+        preemptible=spec.preemptible,
+        checkpoint_ms=spec.checkpoint_ms,
+        warn=spec.warn,
     )
 
 

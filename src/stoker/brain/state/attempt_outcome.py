@@ -15,6 +15,8 @@ Rules: E1  the outcome is that of what ended the attempt: our order if there was
            of the attempt can have run
        E8  a requeue that a person asked for costs nothing and has no bound; who asked for a hold as well finds the
            job held after it
+       E10 an attempt whose GPUs were taken back is followed by another one, however it ended: the job keeps its
+           priority and its place by submit time, and pays neither a retry nor a requeue
 """
 
 from collections.abc import Mapping
@@ -23,11 +25,12 @@ from itertools import takewhile
 from msgspec.structs import replace
 
 from stoker.brain.domain.errors import Facts
-from stoker.brain.domain.job import REFUSALS, Attempt, EndCause, Job, StopCause, Task, TaskEnd
+from stoker.brain.domain.job import REFUSALS, Attempt, EndCause, Job, StopCause, StopRequest, Task, TaskEnd
 from stoker.brain.domain.lifecycle import FINAL, JobState, Outcome
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.reason import AWAITING_PASS, Reason, ReasonCode
 from stoker.brain.domain.units import NEVER, Instant, human_duration, later, utc_text
+from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.events.job import AttemptStopping, JobEvent, JobFinished, JobRequeued, TaskEnded, TaskStarted
 
 _OUTCOMES: Mapping[EndCause, Outcome] = {
@@ -48,6 +51,8 @@ _STOPS: Mapping[StopCause, Outcome | None] = {
     StopCause.CANCELLED: Outcome.CANCELLED,
     StopCause.TIMEOUT: Outcome.TIMEOUT,
     StopCause.REQUEUED: Outcome.REQUEUED,
+    StopCause.PREEMPTED: Outcome.PREEMPTED,
+    StopCause.RECLAIMED: Outcome.PREEMPTED,
     StopCause.MEMBER_ENDED: None,  # the member that ended says what the outcome is
 }
 FINAL_STATES: Mapping[Outcome, JobState] = {
@@ -62,7 +67,7 @@ _ERROR_SHOWN_MAX = 400
 """Characters of what ended an attempt that the reason of the wait for the next one repeats."""
 
 
-def end_tasks(job: Job, ends: Mapping[int, TaskEnd], now: Instant, policy: Policy) -> tuple[JobEvent, ...]:
+def end_tasks(state: ClusterState, job: Job, ends: Mapping[int, TaskEnd], now: Instant) -> tuple[JobEvent, ...]:
     """The events that follow when these ranks of the live attempt end; each must be open."""
     attempt = job.live_attempt
     assert attempt is not None, f"nothing is live: {job.story()}"
@@ -82,7 +87,7 @@ def end_tasks(job: Job, ends: Mapping[int, TaskEnd], now: Instant, policy: Polic
         if attempt.stop is None and any(not end.clean for end in ends.values()):
             events.append(AttemptStopping(job=job.id, attempt=attempt.number, cause=StopCause.MEMBER_ENDED))
         return tuple(events)
-    return (*events, _settle_job(job, attempt, now, policy))
+    return (*events, _settle_job(state, job, attempt, now))
 
 
 def _in_its_time(task: Task, end: TaskEnd, attempt: Attempt, now: Instant) -> TaskEnd:
@@ -93,7 +98,8 @@ def _in_its_time(task: Task, end: TaskEnd, attempt: Attempt, now: Instant) -> Ta
     return replace(end, at=min(max(end.at, earliest), now))
 
 
-def _settle_job(job: Job, attempt: Attempt, now: Instant, policy: Policy) -> JobEvent:
+def _settle_job(state: ClusterState, job: Job, attempt: Attempt, now: Instant) -> JobEvent:
+    policy = state.policy
     decisive = _decisive(attempt)
     end = decisive.end
     assert end is not None, "an attempt is settled when all its tasks have ended"
@@ -106,6 +112,8 @@ def _settle_job(job: Job, attempt: Attempt, now: Instant, policy: Policy) -> Job
         reason = Reason(ReasonCode.RETRY_BACKOFF, facts)
         if outcome is Outcome.REQUEUED and attempt.stop:
             reason = Reason(ReasonCode.REQUEUED, {"by": attempt.stop.by})
+        elif outcome is Outcome.PREEMPTED and attempt.stop:
+            reason = _taken_back(state, attempt, attempt.stop)
         return replace(again, exit_code=end.exit_code, reason=reason)
     return JobFinished(
         job=job.id,
@@ -114,6 +122,14 @@ def _settle_job(job: Job, attempt: Attempt, now: Instant, policy: Policy) -> Job
         reason=_reason(job, attempt, outcome, decisive, policy),
         exit_code=end.exit_code,
     )
+
+
+def _taken_back(state: ClusterState, attempt: Attempt, stop: StopRequest) -> Reason:
+    """The reason of a job whose GPUs another one gets, with that job's id as people write it."""
+    winner = state.find(state.locate(stop.for_job))
+    label = str(stop.for_job) if winner is None else winner.label
+    at: Facts = {"since": utc_text(stop.at), "since_ms": stop.at}
+    return Reason(ReasonCode.PREEMPTED, {"job": label, "cause": stop.cause.value, "attempt": attempt.number, **at})
 
 
 def _decisive(attempt: Attempt) -> Task:
@@ -142,7 +158,7 @@ def _outcome(attempt: Attempt, end: TaskEnd) -> Outcome:
 def _next_try(
     job: Job, attempt: Attempt, outcome: Outcome, cause: EndCause, now: Instant, policy: Policy
 ) -> JobRequeued | None:
-    """The requeue that E3 to E9 grant after `outcome`, its reason still to be filled in. None = the job ends."""
+    """The requeue that E3 to E10 grant after `outcome`, its reason still to be filled in. None = the job ends."""
     again = JobRequeued(
         job=job.id,
         outcome=outcome,
@@ -150,6 +166,7 @@ def _next_try(
         retries_used=job.retries_used,
         requeues_used=job.requeues_used,
         port_retries_used=job.port_retries_used,
+        preemptions=job.preemptions,
     )
     match outcome:
         case Outcome.FAILED | Outcome.START_FAILED if job.retries_used < job.spec.retries_max:
@@ -164,6 +181,8 @@ def _next_try(
             return replace(again, requeues_used=job.requeues_used + 1, not_before=until)
         case Outcome.PORT_TAKEN if job.port_retries_used < policy.port_retries_max:
             return replace(again, port_retries_used=job.port_retries_used + 1)
+        case Outcome.PREEMPTED:
+            return replace(again, preemptions=job.preemptions + 1)
         case Outcome.REQUEUED:
             return replace(again, held=attempt.stop is not None and attempt.stop.hold)
         case _:
@@ -221,7 +240,7 @@ def _reason(job: Job, attempt: Attempt, outcome: Outcome, task: Task, policy: Po
         case Outcome.NODE_FAILED | Outcome.LOST:
             lost: Facts = {**where, "error": end.error or end.cause.value, "requeues": job.requeues_used}
             return Reason(ReasonCode.REQUEUES_SPENT if job.spec.requeue else ReasonCode.NODE_FAILED, lost)
-        case Outcome.REQUEUED:
+        case Outcome.REQUEUED | Outcome.PREEMPTED:
             raise AssertionError("a job that was told to try again doesn't end")
         case Outcome.FAILED:
             if end.signal:
