@@ -3,9 +3,10 @@
 import asyncio
 
 from stoker.brain.domain.ids import JobId, NodeName
-from stoker.brain.domain.instruction import Start, TaskKey
-from stoker.brain.domain.job import EndCause, StopCause
+from stoker.brain.domain.instruction import Start, StopNotice, TaskKey
+from stoker.brain.domain.job import EndCause, StopCause, WarnSignal
 from stoker.brain.domain.lifecycle import JobState
+from stoker.brain.domain.plan import Plan, Preempt, Victim
 from stoker.brain.domain.report import TaskPhase, TaskStatus
 from tests.control.stage import Player, Stage, running, stage, virtual
 
@@ -314,3 +315,43 @@ async def test_a_stream_that_lasts_remembers_no_orphan_task_that_has_ended() -> 
             await player.end(key, cause=EndCause.STOPPED)
         assert not stream.stopped
         assert len(player.stops) == 3
+
+
+async def _preempted(s: Stage, player: Player) -> tuple[JobId, JobId, Start]:
+    """A job with a signal and a lead that gives way to another one."""
+    low = await s.submit(priority=100, preemptible=True, warn=WarnSignal(10, 90_000))
+    start = await player.next_start()
+    await player.say_started(start.key)
+    high = await s.submit(priority=1_000)
+    placement = s.job(low).attempts[0].tasks[0].placement
+    preempt = Preempt(job=high, tasks=(placement,), victims=(Victim(low, 1),), cause=StopCause.PREEMPTED)
+    plan = Plan(actions=(preempt,), reasons={})
+    assert await s.committer.settle(plan, decided_at=s.state.position, seed=1) == 1
+    return low, high, start
+
+
+@virtual
+async def test_a_job_that_gives_way_is_given_notice_with_its_stop_again_on_the_next_stream() -> None:
+    async with stage() as s:
+        player = await s.join("n1", 1)
+        _, high, start = await _preempted(s, player)
+        await s.until(lambda: bool(player.stops))
+        notice = StopNotice(cause=StopCause.PREEMPTED, lead_ms=90_000, signal=10, for_job=str(high))
+        assert [(stop.cause, stop.notice) for stop in player.stops] == [(StopCause.PREEMPTED, notice)]
+        player.leave()
+        again = await s.join("n1", 1, running(start.key, *start.gpus))
+        await s.until(lambda: bool(again.stops))
+        assert again.stops[0].notice == notice
+
+
+@virtual
+async def test_who_cancels_a_job_that_gives_way_does_not_wait_for_its_lead() -> None:
+    async with stage() as s:
+        player = await s.join("n1", 1)
+        low, _, _ = await _preempted(s, player)
+        await s.cancel(low)
+        await s.until(lambda: len(player.stops) == 2)
+        assert (player.stops[1].cause, player.stops[1].notice) == (StopCause.CANCELLED, None)
+        await s.cancel(low)
+        await s.pause(30)
+        assert len(player.stops) == 2

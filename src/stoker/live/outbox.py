@@ -8,7 +8,8 @@ Rules: O1  an instruction leaves only when all that it follows from is durable
        O3  where a rendezvous port was chosen, rank 0 goes first and the others follow once it has started: its agent
            tries the port before any rank runs
        O4  every open task of an attempt with a stop order is told to stop, once per stream; so is every
-           orphan task
+           orphan task. One whose GPUs are taken back is given notice with it, and is told once more when it is to end
+           without waiting for that, as on a cancel
        O5  a stream remembers open tasks and orphan tasks of its node only, so one that lasts for months stays small
        O6  a signal is sent once, on the streams that are up when it is durable, to tasks that have started
        O7  a task that is live here and whose end its node keeps is told to stop, since that is answered with the end
@@ -21,11 +22,13 @@ from collections.abc import Callable, Iterable, Sequence
 from stoker.brain.domain.environment import host_file, task_environment
 from stoker.brain.domain.errors import StokerError, refusal_error
 from stoker.brain.domain.ids import JobId, NodeName
-from stoker.brain.domain.instruction import Instruction, Signal, Start, Stop, TaskKey
-from stoker.brain.domain.job import Attempt, Job, StopCause, Task
+from stoker.brain.domain.instruction import Instruction, Signal, Start, Stop, StopNotice, TaskKey
+from stoker.brain.domain.job import Attempt, Job, StopCause, StopRequest, Task
 from stoker.brain.domain.node import OrphanTask
 from stoker.brain.domain.output import must_append, output_path
+from stoker.brain.domain.preemption import TAKEN_BACK, lead_ms
 from stoker.brain.domain.units import NEVER
+from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.events.job import JobSignalled, TaskEnded
 from stoker.brain.state.events.node import OrphanTasksFound
 from stoker.control.committer import Committer, job_to_instruct
@@ -50,7 +53,8 @@ class InstructionStream:
         """Nobody between reads it."""
         self.started = dict.fromkeys(reported)
         """Tasks whose start was sent here or needn't be, since the node knows them."""
-        self.stopped: dict[TaskKey, None] = {}
+        self.stopped: dict[TaskKey, int] = {}
+        """Tasks that were told to stop here, with the lead of the notice, in milliseconds."""
 
     def forget(self, key: TaskKey) -> None:
         """Forget a task whose end is durable, since nothing is ever due for it again (O5)."""
@@ -82,13 +86,19 @@ class Outbox:
         self.stop(stream, map(_key, state.nodes[node].strays))
         return stream
 
-    def stop(self, stream: InstructionStream, keys: Iterable[TaskKey], cause: StopCause | None = None) -> None:
+    def stop(self, stream: InstructionStream, keys: Iterable[TaskKey]) -> None:
         """Tell the node to stop these tasks, each once per stream (O4, O7)."""
-        state = self._committer.state
         for key in keys:
             if key not in stream.stopped:
-                stream.stopped[key] = None
-                stream.push(Stop(key=key, epoch=state.epoch, grace_ms=state.policy.stop_grace_ms, cause=cause))
+                self._stop(stream, key)
+
+    def _stop(
+        self, stream: InstructionStream, key: TaskKey, cause: StopCause | None = None, notice: StopNotice | None = None
+    ) -> None:
+        state = self._committer.state
+        stream.stopped[key] = notice.lead_ms if notice else 0
+        stop = Stop(key=key, epoch=state.epoch, grace_ms=state.policy.stop_grace_ms, cause=cause, notice=notice)
+        stream.push(stop)
 
     def close(self, stream: InstructionStream) -> None:
         if self._streams.get(stream.node) is stream:
@@ -145,7 +155,10 @@ class Outbox:
     def _instruct_task(self, stream: InstructionStream, job: Job, attempt: Attempt, task: Task) -> None:
         key = TaskKey(job.id, attempt.number, task.placement.rank)
         if attempt.stop is not None:
-            self.stop(stream, (key,), attempt.stop.cause)
+            notice = _notice(self._committer.state, job, attempt.stop)
+            told = stream.stopped.get(key)
+            if told is None or told > (notice.lead_ms if notice else 0):
+                self._stop(stream, key, attempt.stop.cause, notice)
         elif task.started_at == NEVER and key not in stream.started and _may_start(attempt, task):
             stream.started[key] = None
             try:
@@ -207,6 +220,19 @@ class Outbox:
             encoding=job.spec.encoding,
             script=job.spec.script,
         )
+
+
+def _notice(state: ClusterState, job: Job, stop: StopRequest) -> StopNotice | None:
+    """Return the notice that a job is given with a stop; None = it is given none."""
+    if stop.cause not in TAKEN_BACK:
+        return None
+    warn = job.spec.warn
+    return StopNotice(
+        cause=stop.cause,
+        lead_ms=lead_ms(job.spec, stop.cause, state.policy),
+        signal=warn.signal if warn else 0,
+        for_job=state.label_of(stop.for_job),
+    )
 
 
 def _key(orphan: OrphanTask) -> TaskKey:

@@ -126,10 +126,11 @@ def _settle_job(state: ClusterState, job: Job, attempt: Attempt, now: Instant) -
 
 def _taken_back(state: ClusterState, attempt: Attempt, stop: StopRequest) -> Reason:
     """The reason of a job whose GPUs another one gets, with that job's id as people write it."""
-    winner = state.find(state.locate(stop.for_job))
-    label = str(stop.for_job) if winner is None else winner.label
     at: Facts = {"since": utc_text(stop.at), "since_ms": stop.at}
-    return Reason(ReasonCode.PREEMPTED, {"job": label, "cause": stop.cause.value, "attempt": attempt.number, **at})
+    return Reason(
+        ReasonCode.PREEMPTED,
+        {"job": state.label_of(stop.for_job), "cause": stop.cause.value, "attempt": attempt.number, **at},
+    )
 
 
 def _decisive(attempt: Attempt) -> Task:
