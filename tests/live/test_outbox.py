@@ -355,3 +355,30 @@ async def test_who_cancels_a_job_that_gives_way_does_not_wait_for_its_lead() -> 
         await s.cancel(low)
         await s.pause(30)
         assert len(player.stops) == 2
+
+
+@virtual
+async def test_o9_a_job_is_given_notice_of_its_time_limit_once_per_stream_with_what_is_left_of_it() -> None:
+    async with stage() as s:
+        player = await s.join("n1", 1)
+        job = await s.submit(time_limit_ms=300_000, warn=WarnSignal(12, 120_000))
+        start = await player.next_start()
+        await player.say_started(start.key)
+        await s.until(lambda: bool(player.warnings), within_s=200)
+        (warn,) = player.warnings
+        assert (warn.key, warn.limit_ms, warn.notice.cause, warn.notice.signal) == (
+            start.key,
+            300_000,
+            StopCause.TIMEOUT,
+            12,
+        )
+        assert 115_000 < warn.notice.lead_ms <= 120_000
+        assert not player.stops
+        player.leave()
+        await s.pause(60)
+        again = await s.join("n1", 1, running(start.key, *start.gpus))
+        await s.until(lambda: bool(again.warnings))
+        assert again.warnings[0].notice.lead_ms < 65_000, "the runner knows that it was given"
+        await s.until(lambda: bool(again.stops), within_s=100)
+        assert len(again.warnings) == 1
+        assert s.job(job).attempts[0].signalled_limit_ms == 300_000

@@ -129,7 +129,7 @@ def _ended(state: ClusterState, job: Job, node: NodeName, cause: EndCause) -> tu
     open_there = [task for task in job.attempts[-1].open_tasks if task.placement.node == node]
     if not open_there:
         return ()
-    return end_tasks(state, job, {task.placement.rank: end for task in open_there}, state.last_at)
+    return end_tasks(job, {task.placement.rank: end for task in open_there}, state.last_at, state.policy)
 
 
 def exit_codes_get_lost_on_the_way(patch: Patch) -> None:

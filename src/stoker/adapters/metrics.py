@@ -91,6 +91,7 @@ HELP: Final[Mapping[str, str]] = {
     "task_requeued": "Times that a job was put back to wait for another attempt.",
     "task_scheduled": "Placements, by band of priority (low, normal, high, urgent).",
     "task_stopping": "Attempts that began to end.",
+    "task_warned": "Running jobs that were given notice of their time limit, as they had wished.",
     "time_limit_near": "Running jobs of which it was said that their time limit is near.",
     "task_updated": "Changes of jobs after their submit.",
     "task_submitted": "Jobs and members of arrays accepted, by band of priority (low, normal, high, urgent).",

@@ -13,7 +13,7 @@ from stoker.brain.domain.plan import Action, Place, Plan, Preempt, UndecidableSh
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.units import Instant
 from stoker.brain.engine.decide import decide
-from stoker.brain.state.admit.plan import admit_place, admit_preempt
+from stoker.brain.state.admit.plan import admit_place, admit_preempt, candidate
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.events.job import AttemptStopping, CapacityClaimed, JobPlaced, MemberMade
 from stoker.brain.state.events.union import Event
@@ -62,15 +62,17 @@ def _settled(state: ClusterState, action: Action, decided_at: Position, digest: 
             stale = admit_place(state, action) is not None
             return () if stale else (*made, _placed(state, action, decided_at, digest, seed))
         case Preempt():
-            return () if admit_preempt(state, action) is not None else (*made, *_preempted(action))
+            return () if admit_preempt(state, action) is not None else (*made, *_preempted(state, action))
         case _:
             assert_never(action)
 
 
-def _preempted(action: Preempt) -> tuple[Event, ...]:
+def _preempted(state: ClusterState, action: Preempt) -> tuple[Event, ...]:
     """The claim of the job that gets the resources, and the stop of each attempt that gives way to it."""
+    winner = candidate(state, action)
+    label = str(action.job) if winner is None else winner.label
     stops = (
-        AttemptStopping(job=victim.job, attempt=victim.attempt, cause=action.cause, for_job=action.job)
+        AttemptStopping(job=victim.job, attempt=victim.attempt, cause=action.cause, for_job=action.job, for_label=label)
         for victim in action.victims
     )
     return CapacityClaimed(job=action.job, tasks=action.tasks), *stops

@@ -15,6 +15,8 @@ Rules: O1  an instruction leaves only when all that it follows from is durable
        O7  a task that is live here and whose end its node keeps is told to stop, since that is answered with the end
        O8  secrets are opened when a start is sent, and go to nodes to which nobody else listens; a start that can't
            have its secrets is withheld, and the attempt ends without a word to its node
+       O9  notice of a time limit, if the job wished for one, is given to each task that has started once per stream;
+           the runner gives it to the processes once for each limit
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -22,12 +24,12 @@ from collections.abc import Callable, Iterable, Sequence
 from stoker.brain.domain.environment import host_file, task_environment
 from stoker.brain.domain.errors import StokerError, refusal_error
 from stoker.brain.domain.ids import JobId, NodeName
-from stoker.brain.domain.instruction import Instruction, Signal, Start, Stop, StopNotice, TaskKey
+from stoker.brain.domain.instruction import Instruction, Signal, Start, Stop, StopNotice, TaskKey, Warn
 from stoker.brain.domain.job import Attempt, Job, StopCause, StopRequest, Task
 from stoker.brain.domain.node import OrphanTask
 from stoker.brain.domain.output import must_append, output_path
 from stoker.brain.domain.preemption import TAKEN_BACK, lead_ms
-from stoker.brain.domain.units import NEVER
+from stoker.brain.domain.units import NEVER, later
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.events.job import JobSignalled, TaskEnded
 from stoker.brain.state.events.node import OrphanTasksFound
@@ -44,7 +46,7 @@ Withhold = Callable[[TaskKey, StokerError], None]
 class InstructionStream:
     """One stream to an agent, and what was said on it."""
 
-    __slots__ = ("node", "private", "push", "started", "stopped")
+    __slots__ = ("node", "private", "push", "started", "stopped", "warned")
 
     def __init__(self, node: NodeName, reported: Iterable[TaskKey], push: Push, *, private: bool) -> None:
         self.node = node
@@ -53,6 +55,8 @@ class InstructionStream:
         """Nobody between reads it."""
         self.started = dict.fromkeys(reported)
         """Tasks whose start was sent here or needn't be, since the node knows them."""
+        self.warned: dict[TaskKey, int] = {}
+        """Time limit of which a task was given notice here."""
         self.stopped: dict[TaskKey, int] = {}
         """Tasks that were told to stop here, with the lead of the notice, in milliseconds."""
 
@@ -60,6 +64,7 @@ class InstructionStream:
         """Forget a task whose end is durable, since nothing is ever due for it again (O5)."""
         self.started.pop(key, None)
         self.stopped.pop(key, None)
+        self.warned.pop(key, None)
 
 
 class Outbox:
@@ -159,6 +164,8 @@ class Outbox:
             told = stream.stopped.get(key)
             if told is None or told > (notice.lead_ms if notice else 0):
                 self._stop(stream, key, attempt.stop.cause, notice)
+        elif task.started_at != NEVER and attempt.signalled_limit_ms == job.spec.time_limit_ms:
+            self._warn(stream, key, job, attempt)
         elif task.started_at == NEVER and key not in stream.started and _may_start(attempt, task):
             stream.started[key] = None
             try:
@@ -167,6 +174,19 @@ class Outbox:
                 self._withhold(key, fault)
             else:
                 stream.push(self._start(key, job, attempt, task, opened))
+
+    def _warn(self, stream: InstructionStream, key: TaskKey, job: Job, attempt: Attempt) -> None:
+        """Give notice of a time limit, once per stream (O9)."""
+        limit_ms, warn, state = job.spec.time_limit_ms, job.spec.warn, self._committer.state
+        if warn is None or stream.warned.get(key) == limit_ms:
+            return
+        stream.warned[key] = limit_ms
+        ends_at = later(attempt.began_at, limit_ms - attempt.clock_moved_ms + state.clock_moved_ms)
+        notice = StopNotice(
+            cause=StopCause.TIMEOUT, lead_ms=max(0, ends_at - self._committer.now()), signal=warn.signal
+        )
+        grace_ms = state.policy.stop_grace_ms
+        stream.push(Warn(key=key, epoch=state.epoch, notice=notice, grace_ms=grace_ms, limit_ms=limit_ms))
 
     def _signal(self, event: JobSignalled) -> None:
         """Send a signal to the tasks of its attempt that have started (O6)."""
@@ -231,7 +251,7 @@ def _notice(state: ClusterState, job: Job, stop: StopRequest) -> StopNotice | No
         cause=stop.cause,
         lead_ms=lead_ms(job.spec, stop.cause, state.policy),
         signal=warn.signal if warn else 0,
-        for_job=state.label_of(stop.for_job),
+        for_job=stop.for_label,
     )
 
 

@@ -226,7 +226,7 @@ def test_one_rank_says_how_a_gang_ended(ends: list[tuple[int, int, int | None]],
         )
         for rank, at, code in ends
     }
-    *_, last = end_tasks(story.state, story.job(job), reported, story.now)
+    *_, last = end_tasks(story.job(job), reported, story.now, story.state.policy)
     assert isinstance(last, JobFinished)
     assert last.exit_code == reported[decides].exit_code
     assert last.reason.facts.get("rank", 0) == decides

@@ -4,6 +4,7 @@ import pytest
 
 from stoker.brain.domain.allocation import TaskPlacement
 from stoker.brain.domain.array import JobRef
+from stoker.brain.domain.errors import Refusal
 from stoker.brain.domain.ids import GpuUuid, JobId, NodeName
 from stoker.brain.domain.job import StopCause, WarnSignal
 from stoker.brain.domain.job_changes import JobChanges
@@ -15,7 +16,7 @@ from stoker.brain.domain.reason import ReasonCode, describe
 from stoker.brain.domain.units import NEVER
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.codec import load_snapshot, snapshot_chunks
-from stoker.brain.state.commands import Hold, Requeue, UpdateJob
+from stoker.brain.state.commands import Hold, Requeue, Submit, UpdateJob
 from stoker.brain.state.events.job import AttemptStopping, CapacityClaimed, MemberMade
 from stoker.brain.state.events.union import Event
 from stoker.brain.state.invariants import violations
@@ -54,7 +55,7 @@ def test_a_preemption_claims_the_places_and_stops_every_victim_in_one_step() -> 
     story, low, high = busy()
     claimed, stopping = preempt(story, high, low)
     assert claimed == CapacityClaimed(job=high, tasks=placed_on(0, 1))
-    assert stopping == AttemptStopping(job=low, attempt=1, cause=StopCause.PREEMPTED, for_job=high)
+    assert stopping == AttemptStopping(job=low, attempt=1, cause=StopCause.PREEMPTED, for_job=high, for_label=str(high))
     assert story.state.claims[high].tasks == placed_on(0, 1)
     assert story.job(low).state is JobState.STOPPING
 
@@ -259,3 +260,13 @@ def test_who_cancels_or_holds_a_victim_has_the_last_word() -> None:
     story.cancel(low)
     story.end(low, exit_code=143)
     assert story.job(low).state is JobState.CANCELLED
+
+
+@pytest.mark.parametrize(("lead_ms", "code"), [(59_999, None), (60_000, "bad_signal"), (600_000, "bad_signal")])
+def test_a_warning_comes_after_the_start_so_its_lead_is_shorter_than_the_time_limit(
+    lead_ms: int, code: str | None
+) -> None:
+    answer = Story().ask(Submit(by=ANNA, specs=(spec(time_limit_ms=60_000, warn=WarnSignal(10, lead_ms)),)))
+    assert (answer.code if isinstance(answer, Refusal) else None) == code
+    if isinstance(answer, Refusal):
+        assert "--signal USR1@6" in answer.hint

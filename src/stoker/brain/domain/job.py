@@ -256,6 +256,8 @@ class StopRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Of `REQUEUED`: whether the job is held after it, instead of waiting for its turn."""
     for_job: JobId = JobId(0)
     """Of `PREEMPTED` and `RECLAIMED`: the job that gets the GPUs. 0 = none."""
+    for_label: str = ""
+    """The id of that job as people write it: it may be forgotten before the one that gave way."""
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -277,6 +279,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """`ClusterState.clock_moved_ms` when its first task started."""
     warned_limit_ms: int = 0
     """The time limit whose end was said to be near. 0 = none."""
+    signalled_limit_ms: int = 0
+    """The time limit before which its processes were given notice. 0 = none."""
     stop: StopRequest | None = None
     outcome: Outcome | None = None
     ended_at: Instant = NEVER

@@ -143,6 +143,7 @@ def _outlined_attempt(attempt: Attempt) -> Attempt:
         started_at=attempt.started_at,
         clock_moved_ms=attempt.clock_moved_ms,
         warned_limit_ms=attempt.warned_limit_ms,
+        signalled_limit_ms=attempt.signalled_limit_ms,
         stop=attempt.stop,
         outcome=attempt.outcome,
         ended_at=attempt.ended_at,

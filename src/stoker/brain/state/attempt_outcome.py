@@ -30,7 +30,6 @@ from stoker.brain.domain.lifecycle import FINAL, JobState, Outcome
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.reason import AWAITING_PASS, Reason, ReasonCode
 from stoker.brain.domain.units import NEVER, Instant, human_duration, later, utc_text
-from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.events.job import AttemptStopping, JobEvent, JobFinished, JobRequeued, TaskEnded, TaskStarted
 
 _OUTCOMES: Mapping[EndCause, Outcome] = {
@@ -67,7 +66,7 @@ _ERROR_SHOWN_MAX = 400
 """Characters of what ended an attempt that the reason of the wait for the next one repeats."""
 
 
-def end_tasks(state: ClusterState, job: Job, ends: Mapping[int, TaskEnd], now: Instant) -> tuple[JobEvent, ...]:
+def end_tasks(job: Job, ends: Mapping[int, TaskEnd], now: Instant, policy: Policy) -> tuple[JobEvent, ...]:
     """The events that follow when these ranks of the live attempt end; each must be open."""
     attempt = job.live_attempt
     assert attempt is not None, f"nothing is live: {job.story()}"
@@ -87,7 +86,7 @@ def end_tasks(state: ClusterState, job: Job, ends: Mapping[int, TaskEnd], now: I
         if attempt.stop is None and any(not end.clean for end in ends.values()):
             events.append(AttemptStopping(job=job.id, attempt=attempt.number, cause=StopCause.MEMBER_ENDED))
         return tuple(events)
-    return (*events, _settle_job(state, job, attempt, now))
+    return (*events, _settle_job(job, attempt, now, policy))
 
 
 def _in_its_time(task: Task, end: TaskEnd, attempt: Attempt, now: Instant) -> TaskEnd:
@@ -98,8 +97,7 @@ def _in_its_time(task: Task, end: TaskEnd, attempt: Attempt, now: Instant) -> Ta
     return replace(end, at=min(max(end.at, earliest), now))
 
 
-def _settle_job(state: ClusterState, job: Job, attempt: Attempt, now: Instant) -> JobEvent:
-    policy = state.policy
+def _settle_job(job: Job, attempt: Attempt, now: Instant, policy: Policy) -> JobEvent:
     decisive = _decisive(attempt)
     end = decisive.end
     assert end is not None, "an attempt is settled when all its tasks have ended"
@@ -113,7 +111,7 @@ def _settle_job(state: ClusterState, job: Job, attempt: Attempt, now: Instant) -
         if outcome is Outcome.REQUEUED and attempt.stop:
             reason = Reason(ReasonCode.REQUEUED, {"by": attempt.stop.by})
         elif outcome is Outcome.PREEMPTED and attempt.stop:
-            reason = _taken_back(state, attempt, attempt.stop)
+            reason = _taken_back(attempt, attempt.stop)
         return replace(again, exit_code=end.exit_code, reason=reason)
     return JobFinished(
         job=job.id,
@@ -124,12 +122,12 @@ def _settle_job(state: ClusterState, job: Job, attempt: Attempt, now: Instant) -
     )
 
 
-def _taken_back(state: ClusterState, attempt: Attempt, stop: StopRequest) -> Reason:
-    """The reason of a job whose GPUs another one gets, with that job's id as people write it."""
+def _taken_back(attempt: Attempt, stop: StopRequest) -> Reason:
+    """The reason of a job whose GPUs another one gets."""
     at: Facts = {"since": utc_text(stop.at), "since_ms": stop.at}
     return Reason(
         ReasonCode.PREEMPTED,
-        {"job": state.label_of(stop.for_job), "cause": stop.cause.value, "attempt": attempt.number, **at},
+        {"job": stop.for_label, "cause": stop.cause.value, "attempt": attempt.number, **at},
     )
 
 

@@ -143,11 +143,6 @@ class ClusterState:
             return job
         return member_of(job, ref.members[0][0], self.jobs)
 
-    def label_of(self, job: JobId) -> str:
-        """Return the id of a job as people write it, as far as its record tells: `123`, or `123_4` of a member."""
-        found = self.find(self.locate(job))
-        return str(job) if found is None else found.label
-
     def submitted_under(self, by: Principal, key: str) -> SubmitKey | None:
         """Return the jobs that were submitted under an idempotency key of this principal; None = none were."""
         return self.submit_keys.get(key_name(by, key))

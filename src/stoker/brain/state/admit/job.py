@@ -149,7 +149,7 @@ def report_finished(state: ClusterState, command: ReportFinished, now: Instant) 
         events.append(OrphanTasksFound(node=node.name, strays=rest))
     if _open_task(state, key, finished.node) is not None:
         job = state.jobs[key.job]
-        events.extend(end_tasks(state, job, {key.rank: finished.end}, now))
+        events.extend(end_tasks(job, {key.rank: finished.end}, now, state.policy))
         if finished.end.node_fault:
             events.extend(_drained(state, finished.node, finished.end.node_fault))
         else:
@@ -174,7 +174,7 @@ def withhold_start(state: ClusterState, command: WithholdStart, now: Instant) ->
     if task.end is not None or task.started_at != NEVER:
         return ()
     end = TaskEnd(cause=EndCause.NEVER_STARTED, at=now, error=command.error)
-    return end_tasks(state, job, {key.rank: end}, now)
+    return end_tasks(job, {key.rank: end}, now, state.policy)
 
 
 def _is(orphan: OrphanTask, key: TaskKey) -> bool:

@@ -170,7 +170,7 @@ def _compare_job(
         elif status is not None and status.phase in _RUNS and task.started_at == NEVER:
             yield TaskStarted(job=key.job, attempt=key.attempt, rank=key.rank)
     if ends:
-        yield from end_tasks(state, job, ends, now)
+        yield from end_tasks(job, ends, now, state.policy)
 
 
 def _orphans(state: ClusterState, node: NodeName, statuses: Iterable[TaskStatus]) -> Iterable[OrphanTask]:
@@ -216,7 +216,7 @@ def forget(state: ClusterState, command: ForgetNode, now: Instant) -> Answer:
         job = state.jobs[job_id]
         end = TaskEnd(cause=EndCause.FORGOTTEN, at=now, error=f"{command.by} said that the node is gone")
         ends = {task.placement.rank: end for task in tasks_on(job, node.name)}
-        events.extend(end_tasks(state, job, ends, now))
+        events.extend(end_tasks(job, ends, now, state.policy))
     return (*events, NodeForgotten(node=node.name))
 
 

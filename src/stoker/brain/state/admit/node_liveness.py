@@ -58,7 +58,7 @@ def lose_silent(state: ClusterState, command: LoseSilent, now: Instant) -> Answe
     for job_id, ranks in over.items():
         job = state.jobs[job_id]
         end = TaskEnd(cause=EndCause.SILENT, at=now, error=_said(node.name, command.silent_ms, job.attempts[-1]))
-        events.extend(end_tasks(state, job, dict.fromkeys(ranks, end), now))
+        events.extend(end_tasks(job, dict.fromkeys(ranks, end), now, state.policy))
     return tuple(events)
 
 

@@ -94,7 +94,7 @@ def _takes_work(state: ClusterState, node: NodeName) -> bool:
 
 def _waiting(state: ClusterState, action: Action) -> Job | Refusal:
     """The job of an action, with as many tasks as the action has places, or why it doesn't wait for them."""
-    job = _candidate(state, action)
+    job = candidate(state, action)
     if job is None or job.state is not JobState.PENDING or job.not_before != NEVER or job.blocked:
         return _stale(action, f"job {action.job} no longer waits")
     array = state.jobs.get(job.array_of)
@@ -105,7 +105,8 @@ def _waiting(state: ClusterState, action: Action) -> Job | Refusal:
     return job
 
 
-def _candidate(state: ClusterState, place: Action) -> Job | None:
+def candidate(state: ClusterState, place: Action) -> Job | None:
+    """Return the job of an action, also a lazy member that is no record; None = it is no job that could be placed."""
     if not place.array:
         job = state.jobs.get(place.job)
         return None if job is None or job.members is not None else job

@@ -72,10 +72,8 @@ def apply_job(state: ClusterState, event: events.JobEvent, at: Instant, by: Prin
             state.put_job(_returned(state.jobs[event.job], at, by))
         case events.JobSignalled() | events.JobForwarded():
             pass  # history only
-        case events.TimeLimitNear():
-            job = state.jobs[event.job]
-            warned = replace(_live(job, event.attempt), warned_limit_ms=event.limit_ms)
-            state.put_job(replace(job, attempts=_with_attempt(job, warned)))
+        case events.TimeLimitNear() | events.AttemptWarned():
+            state.put_job(_told_of_limit(state.jobs[event.job], event))
         case events.JobUpdated():
             state.put_job(_updated(state.jobs[event.job], event, at))
         case events.MemberMade() | events.MembersCancelled():
@@ -304,10 +302,18 @@ def _task_started(job: Job, event: events.TaskStarted, at: Instant, clock_moved_
 def _stopping(job: Job, event: events.AttemptStopping, at: Instant, by: Principal) -> Job:
     attempt = _live(job, event.attempt)
     if event.cause is not None:
-        attempt = replace(
-            attempt, stop=StopRequest(cause=event.cause, at=at, by=by, hold=event.hold, for_job=event.for_job)
+        stop = StopRequest(
+            cause=event.cause, at=at, by=by, hold=event.hold, for_job=event.for_job, for_label=event.for_label
         )
+        attempt = replace(attempt, stop=stop)
     return replace(job, state=_moved(job, JobState.STOPPING), attempts=_with_attempt(job, attempt))
+
+
+def _told_of_limit(job: Job, event: events.TimeLimitNear | events.AttemptWarned) -> Job:
+    attempt = _live(job, event.attempt)
+    if isinstance(event, events.TimeLimitNear):
+        return replace(job, attempts=_with_attempt(job, replace(attempt, warned_limit_ms=event.limit_ms)))
+    return replace(job, attempts=_with_attempt(job, replace(attempt, signalled_limit_ms=event.limit_ms)))
 
 
 def _claim(state: ClusterState, event: events.CapacityClaimed, at: Instant) -> None:

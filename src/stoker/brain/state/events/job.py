@@ -41,7 +41,7 @@ def _finished_fields(event: "JobFinished") -> Fields:
 
 def _stopping_fields(event: "AttemptStopping") -> Fields:
     fields: dict[str, object] = {"attempt": event.attempt, "cause": event.cause or "ending"}
-    return {**fields, "for_job": event.for_job} if event.for_job else fields
+    return {**fields, "for_job": event.for_label} if event.for_job else fields
 
 
 def _stopping_note(event: "AttemptStopping") -> JobNote | None:
@@ -150,7 +150,8 @@ class AttemptStopping(_AboutAttempt, frozen=True, kw_only=True, tag="attempt_sto
     hold: bool = False
     """As in `StopRequest`."""
     for_job: JobId = JobId(0)
-    """As in `StopRequest`."""
+    for_label: str = ""
+    """Both as in `StopRequest`."""
 
 
 class CapacityClaimed(AboutJob, frozen=True, kw_only=True, tag="capacity_claimed"):
@@ -309,6 +310,24 @@ class TimeLimitNear(_AboutAttempt, frozen=True, kw_only=True, tag="time_limit_ne
     """When it reaches the limit."""
 
 
+class AttemptWarned(_AboutAttempt, frozen=True, kw_only=True, tag="attempt_warned"):
+    """The processes of a running attempt are given notice of its time limit, as long before it as the job wished.
+
+    Once for each limit that the job is given.
+    """
+
+    row: ClassVar["Row[AttemptWarned]"] = Row(
+        wakes=False,
+        audience=Audience.JOB,
+        log=LogLine("task_warned", lambda event: {"attempt": event.attempt, "ends_at": event.ends_at}),
+        audit=None,
+    )
+
+    limit_ms: int
+    ends_at: Instant
+    """When it reaches the limit."""
+
+
 class JobUpdated(AboutJob, frozen=True, kw_only=True, tag="job_updated"):
     """A person changed a job, an array or a member: some of what was submitted is otherwise from now on."""
 
@@ -447,6 +466,7 @@ JobEvent = (
     | JobReturned
     | JobSignalled
     | TimeLimitNear
+    | AttemptWarned
     | JobUpdated
     | JobForwarded
     | MemberMade
