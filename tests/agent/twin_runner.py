@@ -15,6 +15,7 @@ from stoker.agent.ports import (
     TaskForgotten,
     TaskOver,
     TaskRunning,
+    TaskWarning,
 )
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.job import EndCause, TaskEnd
@@ -30,6 +31,7 @@ class TwinRunner:
         self.starts: list[StartTask] = []
         self.stops: list[tuple[TaskKey, int]] = []
         self.signals: list[tuple[TaskKey, int]] = []
+        self.warnings: list[tuple[TaskKey, TaskWarning]] = []
         self.settled: list[TaskKey] = []
         self.recalled: list[TaskKey] = []
         self.answered_at: list[Mono] = []
@@ -91,12 +93,18 @@ class TwinRunner:
         )
         self._reports.put_nowait(TaskRunning(key=key, pid=4_000 + len(self.starts), at=SimClock().now()))
 
-    async def stop(self, key: TaskKey, grace_ms: int) -> None:
+    async def stop(self, key: TaskKey, grace_ms: int, warning: TaskWarning | None = None) -> None:
         self._check()
+        if warning is not None:
+            self.warnings.append((key, warning))
         self.stops.append((key, grace_ms))
         if key in self.records and key not in self.ends:
             self._reports.put_nowait(TaskEnding(key=key))
             self.end(key, TaskEnd(cause=EndCause.STOPPED, at=SimClock().now(), signal=15))
+
+    async def warn(self, key: TaskKey, warning: TaskWarning, once: int) -> None:
+        self._check()
+        self.warnings.append((key, warning))
 
     async def signal(self, key: TaskKey, number: int) -> None:
         self._check()

@@ -182,3 +182,9 @@ def test_what_is_refused_later_for_a_directive_is_said_with_file_and_line() -> N
     )
     for other in (refuse("bad_array", "m", "h"), refuse("bad_size", "m", "h"), refuse("no_server", "m", "h")):
         assert located(other, "a.sh", lines) == other
+
+
+def test_how_a_job_gives_way_may_stand_in_its_script() -> None:
+    text = "#!/bin/sh\n#STOKER --preemptible --checkpoint 10m\n#SBATCH --signal=B:USR1@90\n"
+    assert words_of(text) == ["--signal=USR1@90", "--preemptible", "--checkpoint", "10m"]
+    assert "--preemptible" not in words_of(text, "--no-preemptible")[:-1]

@@ -157,3 +157,8 @@ def test_the_peak_memory_of_a_gang_is_that_of_the_rank_that_used_most() -> None:
     told = dict(job_pairs(job(7, attempts=(attempt(tasks=tuple(used)),), memory_mb=100), 0, whole=False))
     assert told["peak memory"] == "70 MiB of 100 MiB, rank 1 on n1"
     assert "peak memory" not in dict(job_pairs(job(8), 0, whole=False))
+
+
+def test_why_says_that_a_job_which_waits_was_preempted_and_for_whom() -> None:
+    told = list(why_lines(why(preempted="it was preempted at 2026-11-30 14:20:00 UTC for job 17")))
+    assert "before: it was preempted at 2026-11-30 14:20:00 UTC for job 17" in told

@@ -70,8 +70,13 @@ def test_of_an_option_that_is_given_twice_the_last_holds_as_in_sbatch() -> None:
     assert words("--gpus=1 --time=1", "--gpus=2") == "--time=1 --gpus=2"
 
 
+@pytest.mark.parametrize("said", ["USR1@120", "B:USR1@120", "R:USR1@120", "RB:USR1@120"])
+def test_a_signal_before_the_end_is_the_same_whoever_was_to_hear_it(said: str) -> None:
+    assert read(f"--signal={said}").options == [("--signal", "USR1@120", 2)]
+
+
 def test_what_has_no_counterpart_is_named_with_its_line_and_ignored() -> None:
-    made = read("--time=5 --qos=high", "--mail-type=END --mail-user=ada", "--signal=B:USR1@120")
+    made = read("--time=5 --qos=high", "--mail-type=END --mail-user=ada")
     assert made.options == [("--time", "5", 2)]
     (note,) = made.notes
     assert note.startswith(

@@ -2,11 +2,13 @@
 
 import msgspec
 
+from stoker.brain.domain.job import StopCause
+from stoker.brain.domain.lifecycle import Outcome
 from stoker.cli.commands.status import cluster_pairs
 from stoker.cli.display.formatting import instant_ms
 from stoker.cli.display.job_details import job_pairs
 from stoker.wire.rest.job import JobView
-from tests.cli.views import at, cluster, job
+from tests.cli.views import at, attempt, cluster, job
 
 
 def test_members_of_arrays_are_counted_and_their_array_is_not_counted_beside_them() -> None:
@@ -71,3 +73,21 @@ def test_the_end_of_a_time_limit_is_told_once_and_with_its_date_where_it_is_far_
         said = dict(job_pairs(job(time_limit_at=ends, time_limit_ms=86_400_000), now, whole=False))
         assert told in str(said["time limit"])
         assert "time limit at" not in said
+
+
+def test_a_job_that_gave_way_says_for_which_job_at_what_time_and_how_often() -> None:
+    tried = msgspec.structs.replace(
+        attempt(), outcome=Outcome.PREEMPTED, stopping=StopCause.PREEMPTED, for_job="17", ended_at=at(9)
+    )
+    shown = job(preemptible=True, checkpoint_ms=600_000, signal="USR1@90", preemptions=1, attempts=(tried,))
+    said = dict(job_pairs(shown, 0, whole=False))
+    assert str(said["attempt 1"]).startswith("preempted for job 17 at 00:00:09 UTC, placed")
+    assert str(said["retries"]).endswith("0 requeues, preempted 1 time")
+    assert (said["preemptible"], said["checkpoint"], said["signal"]) == (
+        "by jobs of a higher priority",
+        "every 10m",
+        "USR1@90",
+    )
+    live = msgspec.structs.replace(tried, outcome=None, ended_at=None)
+    said = dict(job_pairs(job(attempts=(live,)), 0, whole=False))
+    assert str(said["attempt 1"]).startswith("giving way for job 17, placed")

@@ -208,3 +208,10 @@ def test_an_array_is_not_followed_and_nothing_is_submitted_then() -> None:
     assert (done.exit_code, done.stdout) == (2, "")
     assert "--wait" in done.stderr
     assert CliRunner().invoke(root, ["submit", *nowhere, "--wait", "--array", "0-3", "--", "true"]).exit_code == 5
+
+
+def test_how_a_job_gives_way_becomes_fields_and_what_is_not_said_is_left_out() -> None:
+    sent = body("true", preemptible=True, checkpoint="10m", signal="USR1@90")
+    assert (sent.preemptible, sent.checkpoint, sent.signal) == (True, "10m", "USR1@90")
+    plain = body("true", preemptible=None)
+    assert (plain.preemptible, plain.checkpoint, plain.signal) == (False, None, None)

@@ -1,7 +1,7 @@
 """What must every Runner do? Inherit this, give a `node`, and the rules run on it.
 
 A node outlives the agents and the runner on it: `node.agent()` is the next agent process. Tests cite the rules of the
-port (R1 to R8); what only real processes can show is in `tests/real/test_runner*.py`.
+port (R1 to R9); what only real processes can show is in `tests/real/test_runner*.py`.
 """
 
 import asyncio
@@ -22,6 +22,7 @@ from stoker.agent.ports import (
     TaskForgotten,
     TaskOver,
     TaskRunning,
+    TaskWarning,
 )
 from stoker.brain.domain.ids import JobId
 from stoker.brain.domain.instruction import TaskKey
@@ -35,6 +36,10 @@ LONG_S = 300.0
 POLL_S = 0.01
 
 ReportT = TypeVar("ReportT")
+
+
+def warning(number: int = 10, lead_s: float = 0.0) -> TaskWarning:
+    return TaskWarning(signal=number, text="{}\n", lead_ms=int(lead_s * 1_000))
 
 
 class RunnerNode(Protocol):
@@ -116,6 +121,12 @@ class Listener:
         end = ends.get(key) or await self.end(key)
         assert end.cause is EndCause.EXITED or end.error, "people are told why"
         return end
+
+    async def noted(self, node: RunnerNode, key: TaskKey, count: int) -> None:
+        """Return once a task has noted so many signals."""
+        async with asyncio.timeout(WAIT_S_MAX):
+            while node.signals(key) < count:
+                await asyncio.sleep(POLL_S)
 
     async def begun(self, node: RunnerNode, key: TaskKey) -> None:
         """It runs and does what its command says; a stubborn one ignores signals from here on."""
@@ -390,11 +401,58 @@ class RunnerContract:
             await agent.begun(node, key(1))
             await agent.runner.signal(key(1), 10)
             await agent.runner.signal(key(1), 10)
-            async with asyncio.timeout(WAIT_S_MAX):
-                while node.signals(key(1)) < 1:
-                    await asyncio.sleep(POLL_S)
+            await agent.noted(node, key(1), 1)
             await agent.runner.stop(key(1), 0)
             await agent.end(key(1))
             await agent.runner.signal(key(1), 10)
             await agent.runner.start(node.task(key(2), lasts_s=0.1))
             assert (await agent.end(key(2))).clean
+
+    async def test_a_stop_with_a_warning_signals_first_and_terminates_after_the_lead(self, node: RunnerNode) -> None:
+        """R9."""
+        async with agent_on(node) as agent:
+            await agent.runner.start(node.noting(key(1), 10))
+            await agent.begun(node, key(1))
+            await agent.runner.stop(key(1), 10_000, warning(10, lead_s=1.0))
+            await agent.runner.stop(key(1), 10_000, warning(10, lead_s=1.0))
+            await agent.noted(node, key(1), 1)
+            assert node.lives(key(1))
+            end = await agent.end(key(1))
+            assert (end.cause, end.signal) == (EndCause.STOPPED, 15)
+            assert node.signals(key(1)) == 1, "the same stop once more changes nothing"
+
+    async def test_a_stop_without_a_warning_does_not_wait_for_the_lead_of_an_earlier_one(
+        self, node: RunnerNode
+    ) -> None:
+        """R9: who cancels a job that is being warned need not wait."""
+        async with agent_on(node) as agent:
+            await agent.runner.start(node.noting(key(1), 10))
+            await agent.begun(node, key(1))
+            await agent.runner.stop(key(1), 10_000, warning(10, lead_s=LONG_S))
+            await agent.noted(node, key(1), 1)
+            await agent.runner.stop(key(1), 10_000)
+            assert (await agent.end(key(1))).cause is EndCause.STOPPED
+
+    async def test_a_task_that_ends_by_itself_while_it_is_warned_is_over_at_once(self, node: RunnerNode) -> None:
+        async with agent_on(node) as agent:
+            await agent.runner.start(node.task(key(1), lasts_s=0.5))
+            await agent.begun(node, key(1))
+            await agent.runner.stop(key(1), 10_000, warning(0, lead_s=LONG_S))
+            assert (await agent.end(key(1))).exit_code == 0
+
+    async def test_a_warning_without_a_stop_is_given_once_for_each_number_and_ends_nothing(
+        self, node: RunnerNode
+    ) -> None:
+        async with agent_on(node) as agent:
+            await agent.runner.warn(key(99), warning(), 60)
+            await agent.runner.start(node.noting(key(1), 10))
+            await agent.begun(node, key(1))
+            await agent.runner.warn(key(1), warning(), 60)
+            await agent.noted(node, key(1), 1)
+            await agent.runner.warn(key(1), warning(), 60)
+            await agent.runner.warn(key(1), warning(), 120)
+            await agent.noted(node, key(1), 2)
+            assert node.lives(key(1))
+            await agent.runner.stop(key(1), 0)
+            await agent.end(key(1))
+            assert node.signals(key(1)) == 2

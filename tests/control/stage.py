@@ -13,7 +13,7 @@ from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.gpu import Gpu
 from stoker.brain.domain.ids import Epoch, GpuUuid, JobId, NodeName, Position, Principal
-from stoker.brain.domain.instruction import Start, Stop, TaskKey
+from stoker.brain.domain.instruction import Start, Stop, TaskKey, Warn
 from stoker.brain.domain.job import EndCause, Job, JobSpec, TaskEnd
 from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.node import Inventory
@@ -147,6 +147,10 @@ class Player:
     @property
     def starts(self) -> list[Start]:
         return [message for message in self.heard if isinstance(message, Start)]
+
+    @property
+    def warnings(self) -> list[Warn]:
+        return [message for message in self.heard if isinstance(message, Warn)]
 
     @property
     def stops(self) -> list[Stop]:

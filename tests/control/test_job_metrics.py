@@ -7,7 +7,9 @@ import pytest
 from stoker.brain.domain.array import parse_array
 from stoker.brain.domain.dependency import Dependency, DependencyKind
 from stoker.brain.domain.ids import JobId
+from stoker.brain.domain.job import StopCause
 from stoker.brain.domain.lifecycle import JobState
+from stoker.brain.domain.plan import Plan, Preempt, Victim
 from stoker.control.job_metrics import JobMeters, band_word
 from tests.control.stage import Stage, stage, virtual
 
@@ -145,3 +147,18 @@ async def test_what_is_remembered_of_waiting_jobs_is_bounded() -> None:
         meters = JobMeters(s.state, RecordedTelemetry(), eligible_max=3)
         meters._let_go([JobId(n) for n in range(10)], s.committer.now())
         assert list(meters._eligible) == [7, 8, 9]
+
+
+@virtual
+async def test_jobs_that_give_way_are_counted_by_cause() -> None:
+    async with stage() as s:
+        heard = hear(s)
+        player = await s.join("n1", 1)
+        low = await s.submit(priority=100, preemptible=True)
+        await player.say_started((await player.next_start()).key)
+        high = await s.submit(priority=1_000)
+        tasks = s.job(low).attempts[0].tasks[0].placement
+        preempt = Preempt(job=high, tasks=(tasks,), victims=(Victim(low, 1),), cause=StopCause.PREEMPTED)
+        plan = Plan(actions=(preempt,), reasons={})
+        assert await s.committer.settle(plan, decided_at=s.state.position, seed=1) == 1
+        assert heard.counts["preemptions", "cause=preempted"] == 1

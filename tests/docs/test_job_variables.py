@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from stoker.agent.instructions import CHECKPOINT_DIR
 from stoker.agent.machine import account_variables
 from stoker.agent.runner.process.procfs import MARK_NAME
-from stoker.agent.runner.supervisor import HOST_FILE_NAME
+from stoker.agent.runner.supervisor import HOST_FILE_NAME, NOTICE_FILE_NAME
 from stoker.brain.domain.allocation import TaskPlacement
 from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.environment import rendezvous_variables, task_environment
@@ -30,7 +30,7 @@ def test_every_variable_of_a_job_is_in_the_table_and_the_table_has_no_others() -
         **rendezvous_variables("n1", 20_000),
         **account_variables(),
     }
-    given |= dict.fromkeys((CHECKPOINT_DIR, HOST_FILE_NAME, MARK_NAME), "")
+    given |= dict.fromkeys((CHECKPOINT_DIR, HOST_FILE_NAME, NOTICE_FILE_NAME, MARK_NAME), "")
     table = PAGE.read_text(encoding="utf-8").partition("## Every variable of a job")[2]
     listed = [
         name for row in re.findall(r"^\| (`[^|]*) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", row)

@@ -3,9 +3,10 @@
 import asyncio
 
 from stoker.brain.domain.ids import JobId, NodeName
-from stoker.brain.domain.instruction import Start, TaskKey
-from stoker.brain.domain.job import EndCause, StopCause
+from stoker.brain.domain.instruction import Start, StopNotice, TaskKey
+from stoker.brain.domain.job import EndCause, StopCause, WarnSignal
 from stoker.brain.domain.lifecycle import JobState
+from stoker.brain.domain.plan import Plan, Preempt, Victim
 from stoker.brain.domain.report import TaskPhase, TaskStatus
 from tests.control.stage import Player, Stage, running, stage, virtual
 
@@ -314,3 +315,70 @@ async def test_a_stream_that_lasts_remembers_no_orphan_task_that_has_ended() -> 
             await player.end(key, cause=EndCause.STOPPED)
         assert not stream.stopped
         assert len(player.stops) == 3
+
+
+async def _preempted(s: Stage, player: Player) -> tuple[JobId, JobId, Start]:
+    """A job with a signal and a lead that gives way to another one."""
+    low = await s.submit(priority=100, preemptible=True, warn=WarnSignal(10, 90_000))
+    start = await player.next_start()
+    await player.say_started(start.key)
+    high = await s.submit(priority=1_000)
+    placement = s.job(low).attempts[0].tasks[0].placement
+    preempt = Preempt(job=high, tasks=(placement,), victims=(Victim(low, 1),), cause=StopCause.PREEMPTED)
+    plan = Plan(actions=(preempt,), reasons={})
+    assert await s.committer.settle(plan, decided_at=s.state.position, seed=1) == 1
+    return low, high, start
+
+
+@virtual
+async def test_a_job_that_gives_way_is_given_notice_with_its_stop_again_on_the_next_stream() -> None:
+    async with stage() as s:
+        player = await s.join("n1", 1)
+        _, high, start = await _preempted(s, player)
+        await s.until(lambda: bool(player.stops))
+        notice = StopNotice(cause=StopCause.PREEMPTED, lead_ms=90_000, signal=10, for_job=str(high))
+        assert [(stop.cause, stop.notice) for stop in player.stops] == [(StopCause.PREEMPTED, notice)]
+        player.leave()
+        again = await s.join("n1", 1, running(start.key, *start.gpus))
+        await s.until(lambda: bool(again.stops))
+        assert again.stops[0].notice == notice
+
+
+@virtual
+async def test_who_cancels_a_job_that_gives_way_does_not_wait_for_its_lead() -> None:
+    async with stage() as s:
+        player = await s.join("n1", 1)
+        low, _, _ = await _preempted(s, player)
+        await s.cancel(low)
+        await s.until(lambda: len(player.stops) == 2)
+        assert (player.stops[1].cause, player.stops[1].notice) == (StopCause.CANCELLED, None)
+        await s.cancel(low)
+        await s.pause(30)
+        assert len(player.stops) == 2
+
+
+@virtual
+async def test_o9_a_job_is_given_notice_of_its_time_limit_once_per_stream_with_what_is_left_of_it() -> None:
+    async with stage() as s:
+        player = await s.join("n1", 1)
+        job = await s.submit(time_limit_ms=300_000, warn=WarnSignal(12, 120_000))
+        start = await player.next_start()
+        await player.say_started(start.key)
+        await s.until(lambda: bool(player.warnings), within_s=200)
+        (warn,) = player.warnings
+        assert (warn.key, warn.limit_ms, warn.notice.cause, warn.notice.signal) == (
+            start.key,
+            300_000,
+            StopCause.TIMEOUT,
+            12,
+        )
+        assert 115_000 < warn.notice.lead_ms <= 120_000
+        assert not player.stops
+        player.leave()
+        await s.pause(60)
+        again = await s.join("n1", 1, running(start.key, *start.gpus))
+        await s.until(lambda: bool(again.warnings))
+        assert again.warnings[0].notice.lead_ms < 65_000, "the runner knows that it was given"
+        await s.until(lambda: bool(again.stops), within_s=100)
+        assert len(again.warnings) == 1
+        assert s.job(job).attempts[0].signalled_limit_ms == 300_000

@@ -43,7 +43,11 @@ class Process:
     stopped: bool = False
     ending: bool = False
     signals: list[int] = field(default_factory=list)
-    """Those of people, in order. A simulated process notes them and goes on."""
+    """Those of people and of warnings, in order. A simulated process notes them and goes on."""
+    warned: int = -1
+    """Number under which it was warned last."""
+    to_be_stopped: bool = False
+    """Was it warned by a stop, whose lead may not be over?"""
 
 
 @dataclass(slots=True)

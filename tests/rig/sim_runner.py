@@ -17,6 +17,7 @@ from stoker.agent.ports import (
     TaskForgotten,
     TaskOver,
     TaskRunning,
+    TaskWarning,
 )
 from stoker.brain.domain.ids import JobId
 from stoker.brain.domain.instruction import TaskKey
@@ -171,7 +172,7 @@ class RunnerProcess:
             if process.ending:
                 self.say(TaskEnding(key=key))
 
-    async def stop(self, key: TaskKey, grace_ms: int) -> None:
+    async def stop(self, key: TaskKey, grace_ms: int, warning: TaskWarning | None = None) -> None:
         await self.gate.passed()
         machine, process = self.machine, self.machine.processes.get(key)
         if process is None and key in machine.records and key not in machine.ends:
@@ -181,6 +182,8 @@ class RunnerProcess:
         if process is None or not process.alive or process.stopped:
             return
         self._say_ending(process)
+        if warning is not None and not await self._warned(process, warning):
+            return
         process.stopped = True
         stubborn = TRAP in str(machine.records[key].start.command)
         await machine.sleep(grace_ms / 1000 + 0.01 if stubborn else machine.entropy.jitter(0.001, 0.2))
@@ -188,6 +191,23 @@ class RunnerProcess:
         if not self.dead and process.alive:
             end_process(process)
             self._end(key, self._stopped_end(process, 9 if stubborn else 15))
+
+    async def _warned(self, process: Process, warning: TaskWarning) -> bool:
+        """Warn a process, and return after the lead whether it is still to be terminated."""
+        if process.to_be_stopped:
+            return False  # an earlier stop does that
+        process.to_be_stopped = True
+        process.signals += [warning.signal] if warning.signal else []
+        await self.machine.sleep(warning.lead_ms / 1000)
+        await self.gate.passed()
+        return not self.dead and process.alive and not process.stopped
+
+    def warn(self, key: TaskKey, warning: TaskWarning, once: int) -> None:
+        process = self.machine.processes.get(key)
+        if process is None or not process.alive or process.ending or process.warned == once:
+            return
+        process.warned = once
+        process.signals += [warning.signal] if warning.signal else []
 
     # --- leases -------------------------------------------------------------------------------------------------
 
@@ -359,9 +379,13 @@ class SimRunner:
         # The socket takes the message; the runner acts on its own time, also if this agent dies now.
         self._leave(runner.start(task))
 
-    async def stop(self, key: TaskKey, grace_ms: int) -> None:
+    async def stop(self, key: TaskKey, grace_ms: int, warning: TaskWarning | None = None) -> None:
         runner = await self._reach()
-        self._leave(runner.stop(key, grace_ms))
+        self._leave(runner.stop(key, grace_ms, warning))
+
+    async def warn(self, key: TaskKey, warning: TaskWarning, once: int) -> None:
+        runner = await self._reach()
+        self._tell(runner, lambda: runner.warn(key, warning, once))
 
     def _leave(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from stoker.agent.delivery import Delivery
 from stoker.agent.instructions import InstructionExecutor
 from stoker.agent.observed import Observed
-from stoker.agent.ports import LinkDown, LinkSession, StartTask, TaskOver, TaskRunning
+from stoker.agent.ports import LinkDown, LinkSession, StartTask, TaskOver, TaskRunning, TaskWarning
 from stoker.brain import cycle
 from stoker.brain.domain.allocation import TaskPlacement
 from stoker.brain.domain.dependency import Dependency, Verdict
@@ -176,11 +176,11 @@ def nobody_is_told_why(patch: Patch) -> None:
 def a_process_that_ignores_the_terminate_signal_is_given_up(patch: Patch) -> None:
     real = RunnerProcess.stop
 
-    async def stop(runner: RunnerProcess, key: TaskKey, grace_ms: int) -> None:
+    async def stop(runner: RunnerProcess, key: TaskKey, grace_ms: int, warning: TaskWarning | None = None) -> None:
         end = TaskEnd(cause=EndCause.STOPPED, at=runner.machine.clock.now(), signal=15)
         if key in runner.machine.processes:
             runner._end(key, end)
-        await real(runner, key, grace_ms)
+        await real(runner, key, grace_ms, warning)
 
     patch.setattr(RunnerProcess, "stop", stop)
 

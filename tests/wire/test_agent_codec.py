@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from stoker.brain.domain.gpu import Gpu
 from stoker.brain.domain.ids import Epoch, GpuUuid, JobId, NodeName
-from stoker.brain.domain.instruction import SIGNAL_MAX, Instruction, Signal, Start, Stop, TaskKey
+from stoker.brain.domain.instruction import SIGNAL_MAX, Instruction, Signal, Start, Stop, StopNotice, TaskKey, Warn
 from stoker.brain.domain.job import EndCause, StopCause, TaskEnd, TextEncoding
 from stoker.brain.domain.node import NODE_NAME, Inventory
 from stoker.brain.domain.report import (
@@ -82,6 +82,13 @@ reports: st.SearchStrategy[Report] = st.one_of(
         tasks_sum=st.none() | st.integers(0, 2**32 - 1),
     ),
 )
+notices = st.builds(
+    StopNotice,
+    cause=st.sampled_from(StopCause),
+    lead_ms=big,
+    signal=st.integers(0, SIGNAL_MAX),
+    for_job=text,
+)
 instructions: st.SearchStrategy[Instruction] = st.one_of(
     st.builds(
         Start,
@@ -107,6 +114,12 @@ instructions: st.SearchStrategy[Instruction] = st.one_of(
         script=text,
     ),
     st.builds(Stop, key=keys, epoch=epoch, grace_ms=big, cause=st.none() | st.sampled_from(StopCause)),
+    notices.flatmap(
+        lambda notice: st.builds(
+            Stop, key=keys, epoch=epoch, grace_ms=big, cause=st.just(notice.cause), notice=st.just(notice)
+        )
+    ),
+    st.builds(Warn, key=keys, epoch=epoch, notice=notices, grace_ms=big, limit_ms=big),
     st.builds(Signal, key=keys, epoch=epoch, signal=st.integers(1, SIGNAL_MAX)),
 )
 ends = st.builds(
@@ -235,6 +248,21 @@ def test_a_message_of_a_kind_from_the_future_is_skipped() -> None:
     assert codec.decode_instruction(pb.ControlMessage.FromString(future)) is None
 
 
+@pytest.mark.parametrize("cause", [StopCause.PREEMPTED, StopCause.RECLAIMED])
+def test_an_agent_that_knows_no_preemption_reads_a_word_that_it_knows(cause: StopCause) -> None:
+    """An unknown word would break off its stream, and with it every other instruction."""
+    stop = Stop(key=TaskKey(JobId(1), 1, 0), epoch=Epoch(1), grace_ms=1, cause=cause, notice=StopNotice(cause=cause))
+    assert codec.encode_instruction(stop).stop.cause == "requeued"
+
+
+def test_a_notice_with_a_signal_that_is_none_is_refused() -> None:
+    key, notice = pb.TaskKey(job=1, attempt=1), pb.StopNotice(cause="preempted", signal=SIGNAL_MAX + 1)
+    stop, warn = pb.Stop(key=key, notice=notice), pb.Warn(key=key, notice=notice)
+    for message in (pb.ControlMessage(stop=stop), pb.ControlMessage(warn=warn)):
+        with pytest.raises(codec.Malformed, match="signal"):
+            codec.decode_instruction(message)
+
+
 def test_an_answer_to_a_beat_is_not_an_instruction() -> None:
     answer = codec.encode_beat_answer(7, Epoch(3))
     assert codec.decode_instruction(answer) is None
@@ -258,7 +286,9 @@ def test_every_field_of_every_noun_is_on_the_wire() -> None:
         Started: 3,
         Beat: 3,
         Start: 20,
-        Stop: 4,
+        Stop: 5,
+        StopNotice: 4,
+        Warn: 5,
         Signal: 3,
         TaskEnd: 8,
         LogRequest: 5,

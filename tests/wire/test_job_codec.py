@@ -48,6 +48,7 @@ ATTEMPT = AttemptView(
     master_port=4,
     tasks=[TASK],
     lease_ms=12,
+    for_job="17",
 )
 NOTICE = NoticeView(
     event=NotifyEvent.END,
@@ -108,6 +109,10 @@ VIEW = JobView(
     output="o",
     error="e",
     where="zone=a",
+    preemptible=True,
+    checkpoint_ms=10,
+    signal="USR1@90",
+    preemptions=11,
     exclude=("n2",),
     tolerate=["*"],
     partition="p",

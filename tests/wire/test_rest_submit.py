@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from stoker.brain.domain.array import parse_array
 from stoker.brain.domain.demand import Demand, JobClass
 from stoker.brain.domain.errors import Refusal, StokerError
-from stoker.brain.domain.job import JobSpec, TextEncoding, Visible
+from stoker.brain.domain.job import JobSpec, TextEncoding, Visible, WarnSignal
 from stoker.brain.domain.label import parse_job_labels
 from stoker.brain.domain.notify import Notify, NotifyEvent
 from stoker.brain.domain.tenant import UNSTATED
@@ -147,6 +147,9 @@ EVERY: dict[str, tuple[object, Callable[[JobSpec], object], object]] = {
     "retries": (2, lambda job: job.retries_max, 2),
     "requeue": (False, lambda job: job.requeue, False),
     "lost_after": ("60s", lambda job: job.lost_after_ms, 60_000),
+    "preemptible": (True, lambda job: job.preemptible, True),
+    "checkpoint": ("10m", lambda job: job.checkpoint_ms, 600_000),
+    "signal": ("USR1@90", lambda job: job.warn, WarnSignal(10, 90_000)),
     "visible": ("index", lambda job: job.visible, Visible.INDEX),
     "array": ("0-9%3", lambda job: job.array, parse_array("0-9%3")),
     "after": ("ok:7", lambda job: job.after, parse_dependencies(["ok:7"])),

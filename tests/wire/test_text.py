@@ -8,8 +8,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.brain.domain.errors import StokerError
+from stoker.brain.domain.job import WarnSignal
 from stoker.brain.domain.units import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS
-from stoker.wire.text import begin_text, parse_begin, parse_duration, parse_lost_after, parse_memory_mb, parse_priority
+from stoker.wire.text import (
+    begin_text,
+    parse_begin,
+    parse_checkpoint,
+    parse_duration,
+    parse_lost_after,
+    parse_memory_mb,
+    parse_priority,
+    parse_warning,
+    warning_text,
+)
 
 
 def code_or(read: Callable[[], int | str]) -> int | str:
@@ -251,3 +262,58 @@ def test_a_time_without_a_zone_is_meant_in_utc_by_a_server() -> None:
 def test_no_text_breaks_the_reading_of_a_time_to_begin_at(text: str) -> None:
     assert code_or(lambda: begin_text(text, AFTERNOON, BERLIN)) == "bad_begin" or "now" in text.lower()
     assert code_or(lambda: parse_begin(text, NOW_MS)) == "bad_begin" or "now" in text.lower()
+
+
+@pytest.mark.parametrize(
+    ("text", "number", "lead_s"),
+    [
+        ("USR1@90", 10, 90),
+        ("sigusr2@2m", 12, 120),
+        ("TERM", 15, 60),
+        ("@30", 10, 30),
+        ("RTMIN+1 @ 1h", 35, 3_600),
+        ("12@5", 12, 5),
+    ],
+)
+def test_t8_a_warning_is_a_signal_and_seconds_before_the_end(text: str, number: int, lead_s: int) -> None:
+    warning = parse_warning(text)
+    assert warning == WarnSignal(number, lead_s * SECOND_MS)
+    assert parse_warning(warning_text(warning)) == warning, "what is shown can be typed"
+
+
+def test_t8_none_is_no_warning() -> None:
+    assert parse_warning("none") is None
+    assert warning_text(None) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("KILL@0", "KILL can't be caught"),
+        ("STOP@90", "STOP can't be caught"),
+        ("9@90", "KILL can't be caught"),
+        ("FROB@90", "'FROB' is not a signal"),
+        ("USR1@0", "'0' is not how long"),
+        ("USR1@-5", "'-5' is not how long"),
+        ("USR1@", "'' is not how long"),
+        ("USR1@soon", "'soon' is not how long"),
+        ("USR1@99999999999", "is not how long"),
+    ],
+)
+def test_t8_what_warns_nobody_is_refused_with_what_would(text: str, message: str) -> None:
+    with pytest.raises(StokerError) as caught:
+        parse_warning(text)
+    refusal = caught.value.refusal
+    assert (refusal.code, message in refusal.message) == ("bad_signal", True)
+    assert "@90" in refusal.hint or "USR1" in refusal.hint
+
+
+@pytest.mark.parametrize(("text", "ms"), [("10", 10 * MINUTE_MS), ("90s", 90 * SECOND_MS), ("none", 0), ("0", 0)])
+def test_a_checkpoint_is_as_often_as_a_duration_says_or_never(text: str, ms: int) -> None:
+    assert parse_checkpoint(text) == ms
+
+
+@pytest.mark.parametrize("text", ["-5", "often", "", "1h90m"])
+def test_what_is_no_period_of_checkpoints_is_refused(text: str) -> None:
+    with pytest.raises(StokerError, match="how often"):
+        parse_checkpoint(text)

@@ -29,14 +29,17 @@ from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, Protocol, assert_never
 
+import msgspec
+
 from stoker.agent.delivery import Delivery
 from stoker.agent.observed import Observed
-from stoker.agent.ports import AgentPorts, StartTask, TaskOver
+from stoker.agent.ports import AgentPorts, StartTask, TaskOver, TaskWarning
 from stoker.brain.domain.ids import Epoch
-from stoker.brain.domain.instruction import Instruction, Signal, Start, Stop, TaskKey
+from stoker.brain.domain.instruction import Instruction, Signal, Start, Stop, StopNotice, TaskKey, Warn
 from stoker.brain.domain.job import EndCause, TaskEnd
 from stoker.brain.domain.node import ROOT, Inventory
 from stoker.brain.domain.report import TaskPhase
+from stoker.brain.domain.units import SECOND_MS, Instant, later, utc_text
 from stoker.ports import Telemetry
 
 CHECKPOINT_DIR: Final = "STOKER_CHECKPOINT_DIR"
@@ -113,6 +116,8 @@ class InstructionExecutor:
                 await self._stop(instruction)
             case Signal():
                 await self._signal(instruction)
+            case Warn():
+                await self._warn(instruction)
             case _:
                 assert_never(instruction)
 
@@ -147,7 +152,8 @@ class InstructionExecutor:
 
     async def _stop(self, stop: Stop) -> None:
         if stop.key in self._observed.open:
-            await self._to_runner(self._ports.runner.stop(stop.key, stop.grace_ms))
+            warning = self._warning(stop.key, stop.notice, stop.grace_ms) if stop.notice else None
+            await self._to_runner(self._ports.runner.stop(stop.key, stop.grace_ms, warning))
         elif self._observed.knows(stop.key):
             await self._answer_known(stop.key)
         else:  # A6: the runner searched records, trees, cgroups and marks before it gave its inventory
@@ -157,6 +163,18 @@ class InstructionExecutor:
         if signal.key in self._observed.open:  # A10
             self._ports.telemetry.event("task_signalled", **which(signal.key), signal=signal.signal)
             await self._to_runner(self._ports.runner.signal(signal.key, signal.signal))
+
+    async def _warn(self, warn: Warn) -> None:
+        if warn.key in self._observed.open:  # A10
+            warning = self._warning(warn.key, warn.notice, warn.grace_ms)
+            await self._to_runner(self._ports.runner.warn(warn.key, warning, warn.limit_ms))
+
+    def _warning(self, key: TaskKey, notice: StopNotice, grace_ms: int) -> TaskWarning:
+        """Return what a task is told of a notice that came now."""
+        told = {"cause": notice.cause, "signal": notice.signal, "lead_ms": notice.lead_ms}
+        self._ports.telemetry.event("task_warned", **which(key), **told)
+        text = notice_text(notice, self._ports.clock.now(), grace_ms)
+        return TaskWarning(signal=notice.signal, text=text, lead_ms=notice.lead_ms)
 
     async def _to_runner(self, request: Coroutine[Any, Any, None]) -> None:
         """Carry a call to the runner through, also when the stream that asked for it breaks (A9)."""
@@ -235,6 +253,24 @@ def memory_share(node: Inventory, start: Start) -> int:
     of_cpus = node.memory_mb * start.cpus // max(1, node.cpus)
     of_gpus = node.memory_mb * len(start.gpus) // max(1, len(node.gpus))
     return min(node.memory_mb, max(of_cpus, of_gpus, SHARE_MB_MIN))
+
+
+def notice_text(notice: StopNotice, now: Instant, grace_ms: int) -> str:
+    """Return the content of the file that STOKER_PREEMPT_FILE names: one JSON object, of one line.
+
+    Units: `terminate_at` and `deadline` are seconds since 1970 of this node's clock.
+    """
+    terminate_at = later(now, notice.lead_ms)
+    deadline = later(terminate_at, grace_ms)
+    told = {
+        "cause": notice.cause.value,
+        "for_job": notice.for_job,
+        "terminate_at": terminate_at // SECOND_MS,
+        "terminate_at_text": utc_text(terminate_at),
+        "deadline": deadline // SECOND_MS,
+        "deadline_text": utc_text(deadline),
+    }
+    return msgspec.json.encode(told).decode() + "\n"
 
 
 def complete_environment(given: Mapping[str, str], node: Mapping[str, str], checkpoint_dir: str) -> dict[str, str]:

@@ -272,6 +272,17 @@ class StartTask(msgspec.Struct, frozen=True, kw_only=True):
         return f"StartTask({self.start!r})"  # its environment may hold secrets
 
 
+class TaskWarning(msgspec.Struct, frozen=True, kw_only=True):
+    """Warning to a task's processes that they are to end."""
+
+    signal: int
+    """Sent to every process (R7). 0 = none."""
+    text: str
+    """Content of the file that STOKER_PREEMPT_FILE names, which is written before the signal is sent."""
+    lead_ms: int = 0
+    """How long after it a stop terminates them, unless the leader has ended."""
+
+
 class LogSlice(msgspec.Struct, frozen=True, kw_only=True):
     """Bytes of a task's output from `offset`; `size` counts all that was ever written."""
 
@@ -296,6 +307,8 @@ class Runner(Protocol):
            R8  a task whose `lease_ms` isn't 0 is killed without grace, and ends `lease_ended`, once so much time has
                passed since the newest moment that `answered` named, whatever else lives; time in which the machine or
                the runner was suspended counts, and what is over then is killed before anything else is said or done
+       R9  a warning's file is whole before its signal is sent. Of several stops that which ends first holds, and one
+           that would end no sooner than an earlier one changes nothing: it is neither written nor sent
     """
 
     async def connect(self) -> None:
@@ -308,8 +321,15 @@ class Runner(Protocol):
 
     async def start(self, task: StartTask) -> None: ...
 
-    async def stop(self, key: TaskKey, grace_ms: int) -> None:
-        """Terminate the tree, kill what is left after the grace. Stopping an unknown key does nothing."""
+    async def stop(self, key: TaskKey, grace_ms: int, warning: TaskWarning | None = None) -> None:
+        """Terminate the tree, after a warning if there is one, and kill what is left after the grace (R9).
+
+        Stopping an unknown key does nothing.
+        """
+        ...
+
+    async def warn(self, key: TaskKey, warning: TaskWarning, once: int) -> None:
+        """Warn a task that runs (R9), unless it was warned under this number. An unknown key changes nothing."""
         ...
 
     async def signal(self, key: TaskKey, number: int) -> None:

@@ -31,6 +31,7 @@ from stoker.agent.ports import (
     TaskForgotten,
     TaskOver,
     TaskRunning,
+    TaskWarning,
 )
 from stoker.agent.runner import protocol
 from stoker.agent.runner.clock import boot_s
@@ -147,8 +148,12 @@ class RunnerSocket:
         self._asked.add(start.key)
         await self._send(message)
 
-    async def stop(self, key: TaskKey, grace_ms: int) -> None:
-        await self._send({"do": "stop", "key": _text(key), "grace_ms": grace_ms})
+    async def stop(self, key: TaskKey, grace_ms: int, warning: TaskWarning | None = None) -> None:
+        told = _warning(warning) if warning else {}
+        await self._send({"do": "stop", "key": _text(key), "grace_ms": grace_ms, **told})
+
+    async def warn(self, key: TaskKey, warning: TaskWarning, once: int) -> None:
+        await self._send({"do": "warn", "key": _text(key), "once": once, **_warning(warning)})
 
     async def signal(self, key: TaskKey, number: int) -> None:
         await self._send({"do": "signal", "key": _text(key), "number": number})
@@ -394,6 +399,10 @@ def site_variables(start: Start) -> dict[str, str]:
         "STOKER_TENANT": start.tenant,
         "CUDA_VISIBLE_DEVICES": ",".join(start.gpus),
     }
+
+
+def _warning(warning: TaskWarning) -> dict[str, object]:
+    return {"notice": warning.text, "number": warning.signal, "lead_ms": warning.lead_ms}
 
 
 def _text(key: TaskKey) -> str:

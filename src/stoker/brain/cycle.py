@@ -5,16 +5,17 @@ Every body calls these two and nothing else of the brain's verbs. `propose` read
 """
 
 from collections.abc import Iterator
+from typing import assert_never
 
 from stoker.brain.domain.array import index_of
 from stoker.brain.domain.ids import Position
-from stoker.brain.domain.plan import Place, Plan, UndecidableShape
+from stoker.brain.domain.plan import Action, Place, Plan, Preempt, UndecidableShape
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.units import Instant
 from stoker.brain.engine.decide import decide
-from stoker.brain.state.admit.plan import admit_place
+from stoker.brain.state.admit.plan import admit_place, admit_preempt, candidate
 from stoker.brain.state.cluster import ClusterState
-from stoker.brain.state.events.job import JobPlaced, MemberMade
+from stoker.brain.state.events.job import AttemptStopping, CapacityClaimed, JobPlaced, MemberMade
 from stoker.brain.state.events.union import Event
 from stoker.brain.state.leases import lease_for
 from stoker.brain.state.view import View
@@ -50,15 +51,31 @@ def settle(state: ClusterState, plan: Plan, *, decided_at: Position, seed: int) 
             yield events
 
 
-def _settled(state: ClusterState, action: Place, decided_at: Position, digest: str, seed: int) -> tuple[Event, ...]:
+def _settled(state: ClusterState, action: Action, decided_at: Position, digest: str, seed: int) -> tuple[Event, ...]:
     """The events of one action; none when the state no longer permits it."""
-    if admit_place(state, action) is not None:
-        return ()
-    placed = _placed(state, action, decided_at, digest, seed)
+    made: tuple[Event, ...] = ()
     array = state.jobs.get(action.array)
-    if array is None or array.spec.array is None:
-        return (placed,)
-    return MemberMade(array=array.id, index=index_of(array.id, array.spec.array, action.job)), placed
+    if array is not None and array.spec.array is not None:
+        made = (MemberMade(array=array.id, index=index_of(array.id, array.spec.array, action.job)),)
+    match action:
+        case Place():
+            stale = admit_place(state, action) is not None
+            return () if stale else (*made, _placed(state, action, decided_at, digest, seed))
+        case Preempt():
+            return () if admit_preempt(state, action) is not None else (*made, *_preempted(state, action))
+        case _:
+            assert_never(action)
+
+
+def _preempted(state: ClusterState, action: Preempt) -> tuple[Event, ...]:
+    """The claim of the job that gets the resources, and the stop of each attempt that gives way to it."""
+    winner = candidate(state, action)
+    label = str(action.job) if winner is None else winner.label
+    stops = (
+        AttemptStopping(job=victim.job, attempt=victim.attempt, cause=action.cause, for_job=action.job, for_label=label)
+        for victim in action.victims
+    )
+    return CapacityClaimed(job=action.job, tasks=action.tasks), *stops
 
 
 def _placed(state: ClusterState, action: Place, decided_at: Position, digest: str, seed: int) -> JobPlaced:

@@ -39,8 +39,9 @@ _RUN_BY: Final = {
 }  # fmt: skip
 """What runs a file of such a name, which `/bin/sh` can't."""
 _REFUSED_FOR: Final = {
-    "bad_time": ("time_limit", "lost_after"),
+    "bad_time": ("time_limit", "lost_after", "checkpoint"),
     "bad_lost_after": ("lost_after",),
+    "bad_signal": ("signal",),
     "bad_notify": ("notify", "notify_to"),
     "bad_secret": ("secret_names",),
     "unknown_secret": ("secret_names",),

@@ -87,7 +87,6 @@ _IGNORED: Final = {
     "qos": "",
     "mail-type": "mail wants an address: `--mail-user=ada@example.org`",
     "mail-user": "",
-    "signal": "a job gets SIGTERM before it is killed",
     "open-mode": "",
     "nice": "`#STOKER --priority` takes its place",
     "priority": "`#STOKER --priority` takes its place",
@@ -113,7 +112,7 @@ _REFUSED: Final = {
     **dict.fromkeys(("container-image", "container-mounts"), "name an image: `#STOKER --image IMAGE`"),
 }
 """Options without a counterpart that change what runs, where, or with what; and what to do instead."""
-_TRANSLATED: Final = ("begin", "dependency", "exclude", "nodelist")
+_TRANSLATED: Final = ("begin", "dependency", "exclude", "nodelist", "signal")
 _FLAGS: Final = frozenset(
     {"hold", "no-requeue", "requeue", "contiguous", "overcommit", "parsable", "quiet", "verbose", "spread-job"}
     | {"test-only", "use-min-nodes", "wait", "ignore-pbs", "reboot", "stepmgr"}
@@ -226,6 +225,11 @@ def _nodelist(option: Option) -> list[tuple[str, str]]:
     return [("--where", f"stoker.io/hostname in ({_names(option)})")]
 
 
+def _signal(option: Option) -> list[tuple[str, str]]:
+    # B: and R: say which processes hear it, and for which reservation: here all do, but for shells that don't catch it.
+    return [("--signal", option.value.removeprefix("R").removeprefix("B").removeprefix(":"))]
+
+
 def _mail(given: Mapping[str, Option]) -> Iterator[tuple[str, str, int]]:
     """Yield whom to tell of what; nothing where one of the two isn't said, or is none that there is here."""
     what, whom = given.get("mail-type"), given.get("mail-user")
@@ -248,6 +252,7 @@ _READ: Final[Mapping[str, Callable[[Option], list[tuple[str, str]]]]] = {
     "dependency": _dependency,
     "exclude": _exclude,
     "nodelist": _nodelist,
+    "signal": _signal,
 }
 
 # -- how much ------------------------------------------------------------------------------------------------------

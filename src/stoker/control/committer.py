@@ -44,7 +44,7 @@ from stoker.brain.state.commands import (
     ReportFinished,
     ReportStarted,
 )
-from stoker.brain.state.events.job import AttemptStopping, JobPlaced, TaskStarted
+from stoker.brain.state.events.job import AttemptStopping, AttemptWarned, JobPlaced, TaskStarted
 from stoker.brain.state.events.union import Event
 from stoker.control.control_ports import ControlPorts, NoReplicas, NotActive, Replicas
 from stoker.control.feed import Entry, Feed
@@ -73,7 +73,7 @@ OnNoFact = Callable[[Command, Instant, Refusal | None], None]
 
 def job_to_instruct(event: Event) -> JobId | None:
     """Return the job of which some agent may have to be told something because of `event`; None = none."""
-    if isinstance(event, JobPlaced | AttemptStopping):
+    if isinstance(event, JobPlaced | AttemptStopping | AttemptWarned):
         return event.job
     # The other ranks of a gang with a port wait for rank 0, whose agent has tried that port.
     return event.job if isinstance(event, TaskStarted) and event.rank == 0 else None

@@ -19,6 +19,7 @@ from stoker.brain.domain.array import count_of
 from stoker.brain.domain.ids import JobId
 from stoker.brain.domain.job import Job, JobSpec
 from stoker.brain.domain.lifecycle import JobState
+from stoker.brain.domain.preemption import TAKEN_BACK
 from stoker.brain.domain.units import NEVER, SECOND_MS, Instant
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.codec import Fact
@@ -82,6 +83,9 @@ class JobMeters:
                 counts[_Count("task_submitted", band_word(spec.priority))] += spec.array.count if spec.array else 1
             case JobMetric.PLACED:
                 self._placed(event, fact.at, counts)
+            case JobMetric.STOPPING:
+                if event.cause in TAKEN_BACK:
+                    self._telemetry.count("preemptions", cause=event.cause)
             case JobMetric.FINISHED:
                 self._eligible.pop(event.job, None)
                 counts[_Count("task_finished", event.state)] += self._ended(event)

@@ -8,12 +8,15 @@ Rules: O1  an instruction leaves only when all that it follows from is durable
        O3  where a rendezvous port was chosen, rank 0 goes first and the others follow once it has started: its agent
            tries the port before any rank runs
        O4  every open task of an attempt with a stop order is told to stop, once per stream; so is every
-           orphan task
+           orphan task. One whose GPUs are taken back is given notice with it, and is told once more when it is to end
+           without waiting for that, as on a cancel
        O5  a stream remembers open tasks and orphan tasks of its node only, so one that lasts for months stays small
        O6  a signal is sent once, on the streams that are up when it is durable, to tasks that have started
        O7  a task that is live here and whose end its node keeps is told to stop, since that is answered with the end
        O8  secrets are opened when a start is sent, and go to nodes to which nobody else listens; a start that can't
            have its secrets is withheld, and the attempt ends without a word to its node
+       O9  notice of a time limit, if the job wished for one, is given to each task that has started once per stream;
+           the runner gives it to the processes once for each limit
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -21,11 +24,13 @@ from collections.abc import Callable, Iterable, Sequence
 from stoker.brain.domain.environment import host_file, task_environment
 from stoker.brain.domain.errors import StokerError, refusal_error
 from stoker.brain.domain.ids import JobId, NodeName
-from stoker.brain.domain.instruction import Instruction, Signal, Start, Stop, TaskKey
-from stoker.brain.domain.job import Attempt, Job, StopCause, Task
+from stoker.brain.domain.instruction import Instruction, Signal, Start, Stop, StopNotice, TaskKey, Warn
+from stoker.brain.domain.job import Attempt, Job, StopCause, StopRequest, Task
 from stoker.brain.domain.node import OrphanTask
 from stoker.brain.domain.output import must_append, output_path
-from stoker.brain.domain.units import NEVER
+from stoker.brain.domain.preemption import TAKEN_BACK, lead_ms
+from stoker.brain.domain.units import NEVER, later
+from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.events.job import JobSignalled, TaskEnded
 from stoker.brain.state.events.node import OrphanTasksFound
 from stoker.control.committer import Committer, job_to_instruct
@@ -41,7 +46,7 @@ Withhold = Callable[[TaskKey, StokerError], None]
 class InstructionStream:
     """One stream to an agent, and what was said on it."""
 
-    __slots__ = ("node", "private", "push", "started", "stopped")
+    __slots__ = ("node", "private", "push", "started", "stopped", "warned")
 
     def __init__(self, node: NodeName, reported: Iterable[TaskKey], push: Push, *, private: bool) -> None:
         self.node = node
@@ -50,12 +55,16 @@ class InstructionStream:
         """Nobody between reads it."""
         self.started = dict.fromkeys(reported)
         """Tasks whose start was sent here or needn't be, since the node knows them."""
-        self.stopped: dict[TaskKey, None] = {}
+        self.warned: dict[TaskKey, int] = {}
+        """Time limit of which a task was given notice here."""
+        self.stopped: dict[TaskKey, int] = {}
+        """Tasks that were told to stop here, with the lead of the notice, in milliseconds."""
 
     def forget(self, key: TaskKey) -> None:
         """Forget a task whose end is durable, since nothing is ever due for it again (O5)."""
         self.started.pop(key, None)
         self.stopped.pop(key, None)
+        self.warned.pop(key, None)
 
 
 class Outbox:
@@ -82,13 +91,19 @@ class Outbox:
         self.stop(stream, map(_key, state.nodes[node].strays))
         return stream
 
-    def stop(self, stream: InstructionStream, keys: Iterable[TaskKey], cause: StopCause | None = None) -> None:
+    def stop(self, stream: InstructionStream, keys: Iterable[TaskKey]) -> None:
         """Tell the node to stop these tasks, each once per stream (O4, O7)."""
-        state = self._committer.state
         for key in keys:
             if key not in stream.stopped:
-                stream.stopped[key] = None
-                stream.push(Stop(key=key, epoch=state.epoch, grace_ms=state.policy.stop_grace_ms, cause=cause))
+                self._stop(stream, key)
+
+    def _stop(
+        self, stream: InstructionStream, key: TaskKey, cause: StopCause | None = None, notice: StopNotice | None = None
+    ) -> None:
+        state = self._committer.state
+        stream.stopped[key] = notice.lead_ms if notice else 0
+        stop = Stop(key=key, epoch=state.epoch, grace_ms=state.policy.stop_grace_ms, cause=cause, notice=notice)
+        stream.push(stop)
 
     def close(self, stream: InstructionStream) -> None:
         if self._streams.get(stream.node) is stream:
@@ -145,7 +160,12 @@ class Outbox:
     def _instruct_task(self, stream: InstructionStream, job: Job, attempt: Attempt, task: Task) -> None:
         key = TaskKey(job.id, attempt.number, task.placement.rank)
         if attempt.stop is not None:
-            self.stop(stream, (key,), attempt.stop.cause)
+            notice = _notice(self._committer.state, job, attempt.stop)
+            told = stream.stopped.get(key)
+            if told is None or told > (notice.lead_ms if notice else 0):
+                self._stop(stream, key, attempt.stop.cause, notice)
+        elif task.started_at != NEVER and attempt.signalled_limit_ms == job.spec.time_limit_ms:
+            self._warn(stream, key, job, attempt)
         elif task.started_at == NEVER and key not in stream.started and _may_start(attempt, task):
             stream.started[key] = None
             try:
@@ -154,6 +174,19 @@ class Outbox:
                 self._withhold(key, fault)
             else:
                 stream.push(self._start(key, job, attempt, task, opened))
+
+    def _warn(self, stream: InstructionStream, key: TaskKey, job: Job, attempt: Attempt) -> None:
+        """Give notice of a time limit, once per stream (O9)."""
+        limit_ms, warn, state = job.spec.time_limit_ms, job.spec.warn, self._committer.state
+        if warn is None or stream.warned.get(key) == limit_ms:
+            return
+        stream.warned[key] = limit_ms
+        ends_at = later(attempt.began_at, limit_ms - attempt.clock_moved_ms + state.clock_moved_ms)
+        notice = StopNotice(
+            cause=StopCause.TIMEOUT, lead_ms=max(0, ends_at - self._committer.now()), signal=warn.signal
+        )
+        grace_ms = state.policy.stop_grace_ms
+        stream.push(Warn(key=key, epoch=state.epoch, notice=notice, grace_ms=grace_ms, limit_ms=limit_ms))
 
     def _signal(self, event: JobSignalled) -> None:
         """Send a signal to the tasks of its attempt that have started (O6)."""
@@ -207,6 +240,19 @@ class Outbox:
             encoding=job.spec.encoding,
             script=job.spec.script,
         )
+
+
+def _notice(state: ClusterState, job: Job, stop: StopRequest) -> StopNotice | None:
+    """Return the notice that a job is given with a stop; None = it is given none."""
+    if stop.cause not in TAKEN_BACK:
+        return None
+    warn = job.spec.warn
+    return StopNotice(
+        cause=stop.cause,
+        lead_ms=lead_ms(job.spec, stop.cause, state.policy),
+        signal=warn.signal if warn else 0,
+        for_job=stop.for_label,
+    )
 
 
 def _key(orphan: OrphanTask) -> TaskKey:

@@ -14,9 +14,10 @@ import msgspec
 
 from stoker.brain.domain.gpu import Gpu
 from stoker.brain.domain.ids import Epoch, GpuUuid, JobId, NodeName
-from stoker.brain.domain.instruction import SIGNAL_MAX, Instruction, Signal, Start, Stop, TaskKey
+from stoker.brain.domain.instruction import SIGNAL_MAX, Instruction, Signal, Start, Stop, StopNotice, TaskKey, Warn
 from stoker.brain.domain.job import EndCause, StopCause, TaskEnd, TextEncoding
 from stoker.brain.domain.node import NODE_NAME, Inventory
+from stoker.brain.domain.preemption import TAKEN_BACK
 from stoker.brain.domain.report import (
     Beat,
     FrameKind,
@@ -128,9 +129,13 @@ def encode_instruction(instruction: Instruction) -> pb.ControlMessage:
             fields["shell" if isinstance(command, str) else "argv"] = command
             return pb.ControlMessage(start=pb.Start(**fields))
         case Stop():
+            if instruction.notice is not None and instruction.cause in TAKEN_BACK:
+                fields["cause"] = StopCause.REQUEUED  # an agent of an older version would break off at another word
             return pb.ControlMessage(stop=pb.Stop(**fields))
         case Signal():
             return pb.ControlMessage(signal=pb.Signal(**fields))
+        case Warn():
+            return pb.ControlMessage(warn=pb.Warn(**fields))
     assert_never(instruction)
 
 
@@ -145,12 +150,23 @@ def decode_instruction(wire: pb.ControlMessage) -> Instruction | None:
         return _decode_start(wire.start)
     if kind == "stop":
         cause = _word("cause", StopCause, wire.stop.cause) if wire.stop.cause else None
-        return _decoded(Stop, wire.stop, "grace_ms", key=_decode_key(wire.stop.key), cause=cause)
+        notice = _decode_notice(wire.stop.notice) if wire.stop.HasField("notice") else None
+        cause = notice.cause if notice else cause
+        return _decoded(Stop, wire.stop, "grace_ms", key=_decode_key(wire.stop.key), cause=cause, notice=notice)
     if kind == "signal":
         if not 1 <= wire.signal.signal <= SIGNAL_MAX:
             raise Malformed(f"signal can't be {wire.signal.signal}")
         return _decoded(Signal, wire.signal, key=_decode_key(wire.signal.key))
+    if kind == "warn":
+        key, notice = _decode_key(wire.warn.key), _decode_notice(wire.warn.notice)
+        return _decoded(Warn, wire.warn, "grace_ms", "limit_ms", key=key, notice=notice)
     return None
+
+
+def _decode_notice(wire: pb.StopNotice) -> StopNotice:
+    if not 0 <= wire.signal <= SIGNAL_MAX:
+        raise Malformed(f"signal can't be {wire.signal}")
+    return _decoded(StopNotice, wire, "lead_ms", within="notice.", cause=_word("cause", StopCause, wire.cause))
 
 
 def _decode_start(wire: pb.Start) -> Start:

@@ -16,8 +16,10 @@ Rules:  T1  a bare number is minutes, `MM:SS` is minutes and seconds, `D-HH` is 
             UTC when it was sent so. What can't be read is refused, never taken for the beginning of time
         T7  signals have the names that `kill -l` shows on Linux, where jobs run, with or without `SIG`: a client on
             another system means the same signal by the same name. Numbers from 1 to 64 are read too
-Source: sbatch(1), options --time and --begin; sizes follow IEC 80000-13, and a single letter is binary, as in sbatch(1)
---mem; signal(7).
+        T8  a warning before an end is `SIGNAL@LEAD`, as `USR1@90`: without a signal it is USR1, without a lead 60 s as
+            for sbatch; a bare lead is seconds, unlike every other duration. What no program can catch is refused
+Source: sbatch(1), options --time, --begin and --signal; sizes follow IEC 80000-13, and a single letter is binary, as
+in sbatch(1) --mem; signal(7).
 """
 
 import re
@@ -26,6 +28,7 @@ from typing import Final
 
 from stoker.brain.domain.errors import StokerError, refusal_error
 from stoker.brain.domain.instruction import SIGNAL_MAX
+from stoker.brain.domain.job import WarnSignal
 from stoker.brain.domain.units import DAY_MS, HOUR_MS, MINUTE_MS, SECOND_MS
 
 DURATION_MAX_MS: Final = 10_000 * DAY_MS
@@ -63,6 +66,10 @@ _SIGNALS: Final = (
     *("WINCH", "IO", "PWR", "SYS"),
 )
 """From 1. The column of x86 and ARM."""
+_USR1: Final = 10
+_UNCATCHABLE: Final = {9: "KILL", 19: "STOP"}
+_LEAD_MS: Final = 60 * SECOND_MS
+_LEAD_DIGITS_MAX: Final = 9
 _RT_MIN: Final = 34
 _RT_MAX: Final = SIGNAL_MAX
 _SIGNAL_ALIASES: Final = {"IOT": 6, "CLD": 17, "POLL": 29, "UNUSED": 31, "RTMIN": _RT_MIN, "RTMAX": _RT_MAX}
@@ -326,6 +333,50 @@ def parse_signal(value: str | int) -> int:
         hint = f"write a name such as USR1, SIGTERM or RTMIN+3, or a number from 1 to {SIGNAL_MAX}"
         raise refusal_error("bad_signal", f"{shown!r} is not a signal", hint, got=shown)
     return number
+
+
+def parse_warning(text: str) -> WarnSignal | None:
+    """The signal and its lead in `USR1@90`, `@2m` or `TERM`; None = `none`, that there is no warning (T8).
+
+    Raises: StokerError `bad_signal`.
+    """
+    name, at, lead = (part.strip() for part in text.partition("@"))
+    if text.strip().lower() in ("none", ""):
+        return None
+    number = parse_signal(name) if name else _USR1
+    if number in _UNCATCHABLE:
+        message = f"{_UNCATCHABLE[number]} can't be caught by any program, so it warns nobody"
+        raise refusal_error("bad_signal", message, "write one that the job knows, such as `USR1@90`", got=text[:40])
+    bare = lead.isascii() and lead.isdigit() and len(lead) <= _LEAD_DIGITS_MAX
+    lead_ms = int(lead) * SECOND_MS if bare else _duration_ms(lead.lower()) if at else _LEAD_MS
+    if lead_ms is None or not 0 < lead_ms <= DURATION_MAX_MS:
+        message = f"{lead[:40]!r} is not how long before the end a signal can be sent"
+        hint = f"write seconds above 0 or a unit: `{name or 'USR1'}@90`, `{name or 'USR1'}@2m`"
+        raise refusal_error("bad_signal", message, hint, got=text[:40])
+    return WarnSignal(number, lead_ms)
+
+
+def warning_text(warning: WarnSignal | None) -> str:
+    """Return a warning as people write it, `USR1@90`; empty = there is none."""
+    if warning is None:
+        return ""
+    known = 1 <= warning.signal <= len(_SIGNALS)
+    return f"{_SIGNALS[warning.signal - 1] if known else warning.signal}@{warning.lead_ms // SECOND_MS}"
+
+
+def parse_checkpoint(text: str) -> int:
+    """Milliseconds between two checkpoints; 0 = it keeps none (`0`, `none`, `never`).
+
+    Raises: StokerError `bad_time`.
+    """
+    word = text.strip().lower()
+    ms = 0 if word in ("none", "never", "0") else _duration_ms(word)
+    if ms is None or not 0 <= ms <= DURATION_MAX_MS:
+        hint = "write minutes (`10`), units such as `90s`, `10m`, `1h30m`, or `none`"
+        raise refusal_error(
+            "bad_time", f"{text[:80]!r} is not how often a job can write a checkpoint", hint, got=text[:80]
+        )
+    return ms
 
 
 def _signal_number(word: str) -> int | None:

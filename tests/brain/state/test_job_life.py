@@ -491,5 +491,5 @@ def test_an_end_that_overtakes_its_start_still_tells_the_other_ranks_that_rank_z
 
 
 def test_each_outcome_but_a_requeue_leaves_a_job_in_a_final_state() -> None:
-    assert set(FINAL_STATES) == set(Outcome) - {Outcome.REQUEUED}
+    assert set(FINAL_STATES) == set(Outcome) - {Outcome.REQUEUED, Outcome.PREEMPTED}
     assert set(FINAL_STATES.values()) <= FINAL

@@ -7,7 +7,7 @@ from stoker.brain.domain.array import parse_array, parse_job_ref
 from stoker.brain.domain.dependency import Dependency, DependencyKind
 from stoker.brain.domain.errors import Refusal
 from stoker.brain.domain.ids import JobId, PartitionName
-from stoker.brain.domain.job import EndCause, Job
+from stoker.brain.domain.job import EndCause, Job, WarnSignal
 from stoker.brain.domain.job_changes import JobChanges, changes_text
 from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.partition import Partition
@@ -53,6 +53,7 @@ def test_p1_what_waits_may_change_in_all_and_keeps_its_place_of_submit() -> None
     changes: dict[str, object] = {
         "name": "new", "comment": "c", "priority": 600, "time_limit_ms": HOUR_MS, "retries_max": 2, "requeue": False,
         "gpu_count": 1, "cpus": 3, "memory_mb": 64, "tasks": 2, "tasks_per_node": 2, "lost_after_ms": 0,
+        "preemptible": True, "checkpoint_ms": 60_000, "warn": WarnSignal(10, 5_000),
         "begin": Instant(story.now + HOUR_MS),
     }  # fmt: skip
     (event,) = update(story, str(job), **changes)
@@ -128,6 +129,7 @@ def test_a_change_of_nothing_is_refused_and_one_that_is_so_already_is_taken() ->
         ({"begin": Instant(10**15)}, "begin_too_late"),
         ({"after": after(7)}, "bad_dependency"),
         ({"lost_after_ms": 1}, "bad_lost_after"),
+        ({"warn": WarnSignal(10, 86_400_000)}, "bad_signal"),
     ],
 )
 def test_p2_a_changed_job_is_checked_as_a_new_one(changes: dict[str, object], code: str) -> None:
@@ -239,10 +241,11 @@ def test_a_pause_after_a_failed_try_is_not_cut_short_by_another_begin() -> None:
 def test_what_changed_is_told_with_old_and_new_and_a_comment_is_nobody_elses() -> None:
     before = JobChanges(time_limit_ms=HOUR_MS, comment="a", after=(), require=(), requeue=True, lost_after_ms=None)
     now = JobChanges(time_limit_ms=2 * HOUR_MS, comment="b", after=after(7), require=make_where("z=a").require,
-                     requeue=False, lost_after_ms=0)  # fmt: skip
+                     requeue=False, lost_after_ms=0, warn=WarnSignal(10, 90_000))  # fmt: skip
+    before = replace(before, warn=None)
     assert changes_text(before, now) == (
-        "comment changed, time limit 1h -> 2h, requeue yes -> no, after none -> ok:7, lost after as set here -> never, "
-        "where none -> z=a"
+        "comment changed, time limit 1h -> 2h, requeue yes -> no, signal none -> 10@90, after none -> ok:7, "
+        "lost after as set here -> never, where none -> z=a"
     )
 
 

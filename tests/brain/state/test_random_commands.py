@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from stoker.brain.cycle import propose
 from stoker.brain.domain.access import Role, Token, TokenId
-from stoker.brain.domain.array import ArraySpec, JobRef, indexes_of, spans_of
+from stoker.brain.domain.allocation import TaskPlacement
+from stoker.brain.domain.array import ArraySpec, JobRef, indexes_of, member_id, spans_of
 from stoker.brain.domain.demand import JobClass
 from stoker.brain.domain.dependency import Dependency, DependencyKind
 from stoker.brain.domain.errors import Refusal
@@ -29,11 +30,11 @@ from stoker.brain.domain.ids import (
     node_principal,
 )
 from stoker.brain.domain.instruction import TaskKey
-from stoker.brain.domain.job import EndCause, JobSpec, TaskEnd, tasks_on
+from stoker.brain.domain.job import EndCause, Job, JobSpec, StopCause, Task, TaskEnd, WarnSignal, tasks_on
 from stoker.brain.domain.job_changes import JobChanges
 from stoker.brain.domain.lifecycle import LIVE, JobState
 from stoker.brain.domain.partition import Partition
-from stoker.brain.domain.plan import Plan
+from stoker.brain.domain.plan import Plan, Preempt, Victim
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.quota import WHOLE, Limits, Pools, Quota
 from stoker.brain.domain.report import Registration, Started, TaskFinished, TaskInventory, TaskPhase, TaskStatus
@@ -71,6 +72,7 @@ class Chaos(Story):
                 requeues_max=2,
                 backoff_first_ms=10,
                 backoff_max_ms=50,
+                preemptions_max=3,
                 attempt_lease_ms=self.chance.choice((0, 1_000)),
                 attempt_lease_min_ms=1_000,
             )
@@ -95,6 +97,9 @@ class Chaos(Story):
             self.plan = propose(StateView(self.state), self.state.policy, self.now, 1, budget)
         if turn < 0.2 or 0.25 <= turn < 0.3:  # also of a plan that was made for another day
             settle_all(self, self.plan)
+        elif turn < 0.36:
+            for _ in range(8):  # most of them may not be
+                settle_all(self, self.preemption())
         else:
             answer = self.ask(self.command())
             ends = [] if isinstance(answer, Refusal) else [each.job for each in answer if isinstance(each, JobFinished)]
@@ -139,6 +144,32 @@ class Chaos(Story):
             return ask.LoseSilent(by=CONTROL, node=node, silent_ms=chance.choice((15_000, 17_000, 60_000)))
         return self.of_node(node)
 
+    def preemption(self) -> Plan:
+        """Some job is to get what some others hold, whether or not it may."""
+        chance, jobs = self.chance, self.state.jobs.values()
+        waiting = [job for job in jobs if job.state is JobState.PENDING]
+        live = [job for job in jobs if job.live_attempt]
+        if not waiting or not live:
+            return Plan(actions=(), reasons={})
+        job, array = chance.choice(waiting), JobId(0)
+        job_id, demand = job.id, job.spec.demand
+        if job.members is not None and job.spec.array is not None:
+            index = chance.choice(list(indexes_of(job.members.lazy or job.spec.array.indexes)))
+            job_id, array = member_id(job.id, job.spec.array, index), job.id
+        losers = chance.sample(live, chance.choice((1, 1, min(2, len(live)))))
+        pool = [(task.placement.node, gpu) for each in losers for task in tasks_of(each) for gpu in task.placement.gpus]
+        pool += [(node, gpu.uuid) for node, free in self.state.indexes.free.items() for gpu in free.gpus]
+        places: list[TaskPlacement] = []
+        for rank in range(demand.tasks):
+            node = chance.choice(pool)[0] if pool else NODES[0]
+            gpus = tuple(uuid for at, uuid in pool if at == node)[: demand.gpu_count]
+            pool = [each for each in pool if each[1] not in gpus]
+            places.append(TaskPlacement(rank=rank, node=node, gpus=gpus, cpus=demand.cpus, memory_mb=0))
+        victims = tuple(Victim(each.id, each.newest_attempt) for each in losers)
+        cause = chance.choice((StopCause.PREEMPTED, StopCause.RECLAIMED))
+        action = Preempt(job=job_id, array=array, tasks=tuple(places), victims=victims, cause=cause)
+        return Plan(actions=(action,), reasons={})
+
     def changes(self) -> JobChanges:
         chance, spec = self.chance, self.spec()
         return chance.choice(
@@ -146,6 +177,7 @@ class Chaos(Story):
                 JobChanges(after=tuple(each for each in spec.after if each.sibling is None)),
                 JobChanges(gpu_count=spec.demand.gpu_count, tasks=chance.choice((1, 2))),
                 JobChanges(begin=spec.begin, comment="x" * chance.choice((0, 9))),
+                JobChanges(warn=chance.choice((None, WarnSignal(12, 5))), preemptible=chance.random() < 0.5),
                 JobChanges(time_limit_ms=chance.choice((1, 50, 100_000)), priority=chance.choice((100, 500))),
             )
         )
@@ -166,6 +198,7 @@ class Chaos(Story):
         fields |= {"priority": chance.choice((UNSTATED, UNSTATED, 100, 500))}
         fields |= {"hold": chance.random() < 0.1, "retries_max": chance.choice((0, 0, 2))}
         fields |= {"lost_after_ms": chance.choice((None, None, 0, 5_000))}
+        fields |= {"preemptible": chance.random() < 0.7, "warn": chance.choice((None, WarnSignal(10, 20)))}
         fields |= {"requeue": chance.random() < 0.8, "time_limit_ms": chance.choice((0, 30, 10_000))}
         return spec(chance.choice((0, 1, 1, 2)), tasks=chance.choice((1, 1, 2)), **fields)
 
@@ -317,6 +350,11 @@ class Chaos(Story):
         raise AssertionError([job.story() for job in self.state.jobs.values() if not job.is_final])
 
 
+def tasks_of(job: Job) -> tuple[Task, ...]:
+    attempt = job.live_attempt
+    return attempt.open_tasks if attempt else ()
+
+
 def _bytes(state: ClusterState) -> bytes:
     return b"".join(snapshot_chunks(state))
 
@@ -339,6 +377,7 @@ def test_no_order_and_no_report_breaks_a_truth_and_everything_ends(seed: int, st
     chaos.calm()
     assert not chaos.state.indexes.held
     assert chaos.state.indexes.pending_count == 0
+    assert chaos.state.claims == {}
     usage_ledger = chaos.state.indexes.usage_ledger
     assert (usage_ledger.by_class, usage_ledger.by_tenant, usage_ledger.pending) == ({}, {}, {})
     state = _replayed(chaos.log, chaos.chance.randint(0, len(chaos.log)))

@@ -20,8 +20,8 @@ FIELD_OF: dict[Audience, str] = {
     Audience.TENANT: "tenant",
 }
 SLEEPS = """
-    JobPlaced TaskStarted AttemptStopping JobHeld JobSignalled TimeLimitNear JobForwarded MemberMade MembersCancelled
-    SubmitKeyed
+    JobPlaced TaskStarted AttemptStopping CapacityClaimed JobHeld JobSignalled TimeLimitNear AttemptWarned JobForwarded
+    MemberMade MembersCancelled SubmitKeyed
     NotificationTried NotificationSettled JobsPruned
     StartFailed NodeDropped NodeLost LeaseBroken PartitionDeleted TenantDeleted TokenCreated TokenRevoked NodeJoined
     NodeKeyReplaced SecretSet SecretDeleted ClusterCreated

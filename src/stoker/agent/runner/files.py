@@ -63,6 +63,23 @@ def replace_file(path: str, content: bytes) -> None:
         os.fsync(folder)
 
 
+def publish_file(path: str, text: str) -> None:
+    """Put a whole file, which every account may read, in the place of what was there. Raises OSError.
+
+    Not durably: it is for processes that a crash of the machine ends too.
+    """
+    fresh = f"{path}.new"
+    try:
+        with opened(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as descriptor:
+            os.fchmod(descriptor, 0o644)
+            write_all(descriptor, text.encode())
+        os.rename(fresh, path)
+    except OSError:
+        with suppress(OSError):
+            os.unlink(fresh)
+        raise
+
+
 def checked_line(body: bytes) -> bytes:
     """Return a line, without its end, of which `body_of` can tell whether it is whole: `CRC32 BODY`."""
     return b"%08x %s" % (crc32(body), body)

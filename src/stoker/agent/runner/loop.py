@@ -205,7 +205,12 @@ class RunnerLoop:
             if not self._closing:
                 self._supervisor.start(protocol.read_start(message))
         elif deed == "stop":
-            self._supervisor.stop(protocol.read_key(message), protocol.read_number(message, "grace_ms"))
+            warning = protocol.read_warning(message)
+            self._supervisor.stop(protocol.read_key(message), protocol.read_number(message, "grace_ms"), warning)
+        elif deed == "warn":
+            warning, once = protocol.read_warning(message), protocol.read_number(message, "once")
+            if warning is not None:
+                self._supervisor.warn(protocol.read_key(message), warning, once)
         elif deed == "signal":
             self._supervisor.signal(protocol.read_key(message), protocol.read_number(message, "number"))
         elif deed == "settle":

@@ -75,6 +75,16 @@ if TYPE_CHECKING:
         limits: dict[str, list[int]]
         """Soft and hard limit by the names of setrlimit(2), such as `nofile`. -1 = unlimited."""
 
+    class WarningFields(TypedDict):
+        """Warning to a task that it is to end."""
+
+        notice: str
+        """Content of a file for it."""
+        number: int
+        """Signal for its processes; 0 = none."""
+        lead_ms: int
+        """How long after that a stop terminates it."""
+
     class EndFields(TypedDict):
         """`TaskEnd` of the brain, field by field."""
 
@@ -180,6 +190,14 @@ def read_key(message: Mapping[str, object]) -> str:
     key = _text(message, "key")
     parse_key(key)
     return key
+
+
+def read_warning(message: Mapping[str, object]) -> WarningFields | None:
+    """Return the warning of a `stop` or `warn`; None = there is none. Raises BadFrame."""
+    if "notice" not in message:
+        return None
+    number, lead_ms = read_number(message, "number"), read_number(message, "lead_ms")
+    return {"notice": _text(message, "notice"), "number": number, "lead_ms": lead_ms}
 
 
 def read_number(message: Mapping[str, object], name: str) -> int:

@@ -11,7 +11,8 @@ import os
 from collections import deque
 
 from stoker.agent.runner import clock
-from stoker.agent.runner.files import opened, write_all
+from stoker.agent.runner.files import opened, publish_file, write_all
+from stoker.agent.runner.log import complain
 from stoker.agent.runner.output import spool
 from stoker.agent.runner.output.copier import Pipes
 from stoker.agent.runner.output.spool import OutputRetention, Spool
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from typing import Final
 
     from stoker.agent.runner.journal import Journal, StartRecord
-    from stoker.agent.runner.protocol import OverFields, StartInstruction, TaskFields
+    from stoker.agent.runner.protocol import OverFields, StartInstruction, TaskFields, WarningFields
     from stoker.agent.runner.settings import RunnerSettings
     from stoker.agent.runner.site_program import SiteProgram
 
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 
 _NOT_BEGUN: Final = "the runner was killed before it started its process"
 HOST_FILE_NAME: Final = "STOKER_HOSTFILE"
+NOTICE_FILE_NAME: Final = "STOKER_PREEMPT_FILE"
 _SIGNALS: Final = range(1, 65)
 _NODE_LACKS: Final = ("(EMFILE)", "(ENFILE)", "(ENOMEM)")
 _OF_THE_NODE: Final = (*_NODE_LACKS, "(EAGAIN)", "(ENOSPC)", "(EROFS)", "(EIO)")
@@ -104,8 +106,8 @@ class Supervisor:
         else:
             self.recorded.append(task)
 
-    def stop(self, key: str, grace_ms: int) -> None:
-        """Terminate a task, and kill what is left of it after the grace."""
+    def stop(self, key: str, grace_ms: int, warning: WarningFields | None = None) -> None:
+        """Terminate a task, and kill what is left of it after the grace; before that give it a warning, if any."""
         task = self.tasks.get(key)
         if task is None:
             return
@@ -116,9 +118,33 @@ class Supervisor:
             return  # none of the job's processes is left
         self.hear_answer(task)
         # Still no answer: nothing of the job has run that could use a grace.
-        grace_s = 0.0 if task.answer >= 0 else grace_ms / 1000
-        task.stop(grace_s, self.trees, clock.boot_s())
+        if task.answer >= 0:
+            grace_ms, warning = 0, None
+        if warning is not None and task.phase != ENDING:
+            self._tell(task, warning)
+        lead_s = warning["lead_ms"] / 1000 if warning else 0.0
+        task.stop(grace_ms / 1000, self.trees, clock.boot_s(), lead_s)
         self._ending[key] = task
+
+    def warn(self, key: str, warning: WarningFields, once: int) -> None:
+        """Warn a task that runs, unless it was warned under this number."""
+        task = self.tasks.get(key)
+        if task is None or task.start is not None or task.phase == ENDING or task.warned == once:
+            return
+        self.hear_answer(task)
+        if task.answer < 0:
+            task.warned = once
+            self._tell(task, warning)
+
+    def _tell(self, task: RunnerTask, warning: WarningFields) -> None:
+        """Tell a task that it is to go, by its file and then by a signal."""
+        path = self.output_retention.notice_file(task.key)
+        try:
+            publish_file(path, warning["notice"])
+        except OSError as error:  # the signal says it too
+            complain(f"the notice of task {task.key} can't be written to {path}: {error}")
+        if warning["number"] in _SIGNALS:
+            self.trees.forward(task.tree, warning["number"])
 
     def signal(self, key: str, number: int) -> None:
         """Send a signal to every process of an open task, unless it isn't a program yet that could know its meaning."""
@@ -232,6 +258,7 @@ class Supervisor:
             for prefix in ("", "PET_"):
                 start["env"][f"{prefix}MASTER_ADDR"] = "127.0.0.1"
                 start["env"][f"{prefix}MASTER_PORT"] = str(task.port)
+        start["env"][NOTICE_FILE_NAME] = self.output_retention.notice_file(task.key)
         if start["host_file"]:
             path = start["env"][HOST_FILE_NAME] = self.output_retention.host_file(task.key)
             with opened(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as file:

@@ -7,6 +7,7 @@ Rules: E1  a task is over when its leader is reaped and its tree is gone, never 
        E3  what a leader leaves behind gets `LINGER_S` to write its last words, then a terminate and `LEFTOVER_GRACE_S`,
            then a kill: a job's children don't outlive it
        E4  of several stops the earliest deadline holds; a leader that had ended by itself stays `exited`
+       E7  a stop with a lead terminates the tree once that is over, or the leader has ended, if that is sooner
        E5  a lease that is over kills at once, also what was given a grace
        E6  a process that can't be killed (a hung device) keeps its task in `ending` for as long as it takes
 
@@ -46,8 +47,10 @@ ENDING: Final = "ending"
 # Steps of an ending, in order.
 LINGERING: Final = 0
 """The leader ended; what it left may still write its last line."""
-TERMINATED: Final = 1
-KILLED: Final = 2
+WARNED: Final = 1
+"""It was told that it is to go, and may still end by itself."""
+TERMINATED: Final = 2
+KILLED: Final = 3
 
 LINGER_S: Final = 0.2
 LEFTOVER_GRACE_S: Final = 2.0
@@ -93,6 +96,10 @@ class RunnerTask:
         self.said_ending = False
         self.step = LINGERING
         self.step_until_s = 0.0
+        self.grace_s = 0.0
+        """Of `WARNED`: between the terminate signal, which follows it, and the kill."""
+        self.warned = -1
+        """Number under which it was warned last. -1 = it never was."""
         self.check_s = 0.0
         """When to look again whether the tree is gone."""
         self.recheck_s = 0.0
@@ -143,17 +150,33 @@ class RunnerTask:
         self.status = status
         if self.phase != ENDING:
             self._enter(LINGERING, now_s + LINGER_S, now_s)
-        else:
-            self.check_s = now_s
+            return
+        self.check_s = now_s
+        if self.step == WARNED:  # E7
+            self.step_until_s = now_s
 
-    def stop(self, grace_s: float, trees: Trees, now_s: float) -> None:
-        """Terminate the whole tree, and kill it after the grace; the earliest of several deadlines holds (E2, E4)."""
-        until_s = now_s + grace_s
+    def ends_sooner(self, until_s: float) -> bool:
+        """Return whether a kill at that time would come before any that is due already (E4)."""
+        if self.phase != ENDING or self.step == LINGERING:
+            return True
+        due_s = self.step_until_s + (self.grace_s if self.step == WARNED else 0.0)
+        return self.step != KILLED and until_s < due_s
+
+    def stop(self, grace_s: float, trees: Trees, now_s: float, lead_s: float = 0.0) -> None:
+        """Terminate the whole tree once the lead is over, and kill it after the grace.
+
+        The earliest of several deadlines holds (E2, E4), and no lead is given to what a leader left behind (E7).
+        """
+        until_s = now_s + lead_s + grace_s
+        if not self.ends_sooner(until_s):
+            return
+        ends_already = self.phase == ENDING and self.step != WARNED
         if self.phase != ENDING:
             self.cause = "stopped"
-        elif self.step == KILLED or (self.step == TERMINATED and self.step_until_s <= until_s):
-            return
-        if grace_s <= 0:
+        if lead_s > 0 and not ends_already:
+            self._enter(WARNED, now_s + lead_s, now_s)
+            self.grace_s = grace_s
+        elif grace_s <= 0:
             self.kill(trees, now_s)
         elif self.step == TERMINATED:
             self.step_until_s = until_s
@@ -179,6 +202,8 @@ class RunnerTask:
         if self.step != KILLED and now_s >= self.step_until_s:
             if self.step == LINGERING:
                 self._terminate(trees, LEFTOVER_GRACE_S, now_s)
+            elif self.step == WARNED and self.grace_s > 0:
+                self._terminate(trees, self.grace_s, now_s)
             else:
                 self.kill(trees, now_s)
             return False

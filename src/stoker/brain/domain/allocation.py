@@ -1,8 +1,9 @@
-"""Placement of one task: its node and the resources that it holds there."""
+"""Placement of one task, and the claim of a waiting job on resources that are being taken back for it."""
 
 import msgspec
 
-from stoker.brain.domain.ids import GpuUuid, NodeName
+from stoker.brain.domain.ids import GpuUuid, JobId, NodeName
+from stoker.brain.domain.units import Instant
 
 
 class TaskPlacement(msgspec.Struct, frozen=True, kw_only=True):
@@ -16,3 +17,12 @@ class TaskPlacement(msgspec.Struct, frozen=True, kw_only=True):
     gpus: tuple[GpuUuid, ...]
     cpus: int
     memory_mb: int
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """Placements that are kept for a pending job until those who hold the resources there are gone."""
+
+    job: JobId
+    tasks: tuple[TaskPlacement, ...]
+    """In rank order."""
+    at: Instant

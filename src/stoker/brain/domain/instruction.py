@@ -1,4 +1,4 @@
-"""Instructions to an agent: start, stop or signal a task.
+"""Instructions to an agent: start, stop, warn or signal a task.
 
 Instructions are pushed at once and at least once. Each carries the attempt and the epoch, and acts once because the
 runner keeps a record for each (job, attempt, rank).
@@ -63,14 +63,30 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
         return f"Start({self.key}, epoch {self.epoch})"  # its environment may hold secrets
 
 
+class StopNotice(msgspec.Struct, frozen=True, kw_only=True):
+    """Notice to a task's processes, before the terminate signal, that they are to go, and why."""
+
+    cause: StopCause
+    lead_ms: int = 0
+    """How long before the terminate signal the notice is given."""
+    signal: int = 0
+    """Sent with it to every process. 0 = none."""
+    for_job: str = ""
+    """Id, as people write it, of the job that gets the GPUs. Empty = none does."""
+
+
 class Stop(msgspec.Struct, frozen=True, kw_only=True, tag="stop"):
-    """Instruction to terminate a task, wait `grace_ms`, kill it, verify its process tree, and report the end."""
+    """Instruction to terminate a task, wait `grace_ms`, kill it, verify its process tree, and report the end.
+
+    With a notice, that is given first, and its lead time passes before the terminate signal unless the task ends.
+    """
 
     key: TaskKey
     epoch: Epoch
     grace_ms: int
     cause: StopCause | None = None
     """None for an orphan task: one that isn't live in the cluster state."""
+    notice: StopNotice | None = None
 
 
 class Signal(msgspec.Struct, frozen=True, kw_only=True, tag="signal"):
@@ -82,5 +98,19 @@ class Signal(msgspec.Struct, frozen=True, kw_only=True, tag="signal"):
     """1 to `SIGNAL_MAX`, as Linux numbers them."""
 
 
+class Warn(msgspec.Struct, frozen=True, kw_only=True, tag="warn"):
+    """Instruction to give a task notice that its time limit is near. It acts once for each limit.
+
+    It is no order to end: that comes with the limit, unless the job is given another one meanwhile.
+    """
+
+    key: TaskKey
+    epoch: Epoch
+    notice: StopNotice
+    grace_ms: int
+    """Between the terminate signal, which comes with the limit, and the kill signal."""
+    limit_ms: int
+
+
 SIGNAL_MAX: Final = 64
-Instruction = Start | Stop | Signal
+Instruction = Start | Stop | Signal | Warn

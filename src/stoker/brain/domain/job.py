@@ -67,6 +67,15 @@ TEXT_BYTES: Final = 64
 """Memory of one text beside its letters, with its place in what holds it."""
 
 
+class WarnSignal(msgspec.Struct, frozen=True, gc=False):
+    """A signal that warns a job's processes before they are told to end, so that they can save their work."""
+
+    signal: int
+    """1 to 64, as Linux numbers them."""
+    lead_ms: int
+    """How long before the terminate signal it is sent."""
+
+
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The job as it was submitted, with defaults filled in; it never changes."""
 
@@ -114,6 +123,12 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Who is told of which of its events. None = nobody has said: that of its tenant holds."""
     labels: dict[str, str] = msgspec.field(default_factory=dict)
     """For people and programs to find it by; they change nothing of where or when it runs."""
+    preemptible: bool = False
+    """Whether it may be stopped and requeued for a job of strictly higher base priority."""
+    checkpoint_ms: int = 0
+    """How often it writes a checkpoint into its checkpoint folder, from which it goes on. 0 = it keeps none."""
+    warn: WarnSignal | None = None
+    """The signal before its GPUs are taken back and before its time limit. None = the terminate signal alone."""
 
     @property
     def shape(self) -> Shape:
@@ -225,6 +240,10 @@ class StopCause(StrEnum):
     """A person wants another try."""
     MEMBER_ENDED = "member_ended"
     """A task of the gang failed, so its other tasks must not hang."""
+    PREEMPTED = "preempted"
+    """A job of a higher priority gets its GPUs."""
+    RECLAIMED = "reclaimed"
+    """It had borrowed its GPUs, and whoever is guaranteed them needs them back."""
 
 
 class StopRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -235,6 +254,10 @@ class StopRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     by: Principal
     hold: bool = False
     """Of `REQUEUED`: whether the job is held after it, instead of waiting for its turn."""
+    for_job: JobId = JobId(0)
+    """Of `PREEMPTED` and `RECLAIMED`: the job that gets the GPUs. 0 = none."""
+    for_label: str = ""
+    """The id of that job as people write it: it may be forgotten before the one that gave way."""
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -256,6 +279,8 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """`ClusterState.clock_moved_ms` when its first task started."""
     warned_limit_ms: int = 0
     """The time limit whose end was said to be near. 0 = none."""
+    signalled_limit_ms: int = 0
+    """The time limit before which its processes were given notice. 0 = none."""
     stop: StopRequest | None = None
     outcome: Outcome | None = None
     ended_at: Instant = NEVER
@@ -300,6 +325,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     retries_used: int = 0
     requeues_used: int = 0
     port_retries_used: int = 0
+    preemptions: int = 0
+    """How often its GPUs were taken back for another job, since a person last returned it to the queue."""
     not_before: Instant = NEVER
     """A pending job is not offered to the engine until a `JobsEligible` event clears this."""
     started_at: Instant = NEVER

@@ -14,11 +14,21 @@ from msgspec.structs import replace
 from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.dependency import Dependency
 from stoker.brain.domain.ids import NodeName, PartitionName
-from stoker.brain.domain.job import JobSpec
-from stoker.brain.domain.units import NEVER, Instant, human_duration, utc_text
+from stoker.brain.domain.job import JobSpec, WarnSignal
+from stoker.brain.domain.units import NEVER, SECOND_MS, Instant, human_duration, utc_text
 from stoker.brain.domain.where import ANYWHERE, Requirement, Toleration, Where, selector_text, toleration_text
 
-MAY_CHANGE_LIVE: Final = ("name", "comment", "priority", "time_limit_ms", "retries_max", "requeue")
+MAY_CHANGE_LIVE: Final = (
+    "name",
+    "comment",
+    "priority",
+    "time_limit_ms",
+    "retries_max",
+    "requeue",
+    "preemptible",
+    "checkpoint_ms",
+    "warn",
+)
 """Fields that may change while a job runs; the others say how it is placed and when, which is decided by then."""
 
 
@@ -31,6 +41,9 @@ class JobChanges(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     time_limit_ms: int | UnsetType = UNSET
     retries_max: int | UnsetType = UNSET
     requeue: bool | UnsetType = UNSET
+    preemptible: bool | UnsetType = UNSET
+    checkpoint_ms: int | UnsetType = UNSET
+    warn: WarnSignal | UnsetType | None = UNSET
     after: tuple[Dependency, ...] | UnsetType = UNSET
     begin: Instant | UnsetType = UNSET
     """NEVER = at once."""
@@ -110,6 +123,8 @@ _PRIVATE: Final = ("comment",)
 _CALLED: Final = {
     "time_limit_ms": "time limit",
     "retries_max": "retries",
+    "checkpoint_ms": "checkpoint",
+    "warn": "signal",
     "lost_after_ms": "lost after",
     "gpu_count": "GPUs of each task",
     "gpu_memory_mb": "GPU memory",
@@ -128,6 +143,9 @@ _TEXTS: Final[Mapping[str, Callable[[Any], str]]] = {
     "exclude": ",".join,
     "tolerate": lambda all_of: ",".join(map(toleration_text, all_of)),
     "requeue": lambda requeue: "yes" if requeue else "no",
+    "preemptible": lambda preemptible: "yes" if preemptible else "no",
+    "checkpoint_ms": lambda ms: f"every {human_duration(ms)}" if ms else "none",
+    "warn": lambda warn: f"{warn.signal}@{warn.lead_ms // SECOND_MS}" if warn else "none",
     "gpu_memory_mb": lambda mb: f"{mb} MiB",
     "memory_mb": lambda mb: f"{mb} MiB",
 }

@@ -103,7 +103,7 @@ class NodeState(StrEnum):
 
 
 class Outcome(StrEnum):
-    """The end of one attempt; `lost`, `requeued` and `port_taken` never become a state of the job."""
+    """The end of one attempt; `lost`, `requeued`, `preempted` and `port_taken` never become a state of the job."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -114,4 +114,5 @@ class Outcome(StrEnum):
     NODE_FAILED = "node_failed"
     PORT_TAKEN = "port_taken"
     REQUEUED = "requeued"
+    PREEMPTED = "preempted"
     LOST = "lost"

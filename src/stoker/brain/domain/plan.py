@@ -1,4 +1,4 @@
-"""Plans: placements that the engine proposes, and the reasons of jobs that wait.
+"""Plans: placements and preemptions that the engine proposes, and the reasons of jobs that wait.
 
 A plan is a proposal: `cycle.settle` admits each action anew against the newest state.
 """
@@ -8,6 +8,7 @@ import msgspec
 from stoker.brain.domain.allocation import TaskPlacement
 from stoker.brain.domain.demand import Shape
 from stoker.brain.domain.ids import JobId, NodeName
+from stoker.brain.domain.job import StopCause
 from stoker.brain.domain.reason import Reason
 from stoker.brain.domain.units import Instant
 
@@ -34,12 +35,34 @@ class Reservation(msgspec.Struct, frozen=True, kw_only=True):
     """By name."""
 
 
-Action = Place
-"""Closed union of the proposals; preemption joins it later."""
+class Victim(msgspec.Struct, frozen=True, order=True):
+    """An attempt that gives way: its whole gang is stopped, and its job is requeued."""
+
+    job: JobId
+    attempt: int
+
+
+class Preempt(msgspec.Struct, frozen=True, kw_only=True):
+    """Proposal to stop other attempts, and to keep what they hold for one job."""
+
+    job: JobId
+    """The job that gets the resources once they are free."""
+    array: JobId = JobId(0)
+    """Set when `job` is a lazy member of this array: it becomes a record with its claim."""
+    tasks: tuple[TaskPlacement, ...]
+    """Where it will run once the victims are gone, in rank order."""
+    victims: tuple[Victim, ...]
+    """Never empty."""
+    cause: StopCause
+    """`PREEMPTED` or `RECLAIMED`."""
+
+
+Action = Place | Preempt
+"""Closed union of the proposals."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
-    """Placements in the order in which they were found, and a reason for each shape that waits."""
+    """Actions in the order in which they were found, and a reason for each shape that waits."""
 
     actions: tuple[Action, ...]
     reasons: dict[Shape, Reason]

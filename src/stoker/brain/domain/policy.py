@@ -142,6 +142,15 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """The longest: a sick node costs one job a requeue an hour, and a node that is well again serves within it."""
     stop_grace_ms: Annotated[int, Range(0, 1 * DAY_MS)] = 10 * SECOND_MS
     """Between the terminate and the kill signal, for a last checkpoint."""
+    preemptions_max: Annotated[int, Range(0, 10_000)] = 5
+    """Times that a job's GPUs may be taken back for another one; after that many it is spared, so that it ends at some
+    time. 0 = nothing is preempted or reclaimed."""
+    preempt_min_run_ms: Annotated[int, Range(0, 1 * DAY_MS)] = 0
+    """A job that has run for less gives way to none, for then little more than its start would come of it. 0 = none is
+    spared for that: a job with no checkpoint yet costs least to stop while it is young."""
+    preempt_notice_max_ms: Annotated[int, Range(0, 1 * DAY_MS)] = 120 * SECOND_MS
+    """The most of a job's wish (`--signal USR1@90`) for which its terminate signal waits when its GPUs are taken back:
+    two minutes write most checkpoints, and whoever waits for the GPUs waits no longer."""
     attempt_lease_ms: int = 0
     """How long a node may be silent before its work is started elsewhere. 0 = for ever."""
     attempt_lease_min_ms: int = 30 * SECOND_MS

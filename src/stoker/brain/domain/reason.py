@@ -44,6 +44,7 @@ class ReasonCode(StrEnum):
     BEGIN_TIME = "begin_time"
     RETRY_BACKOFF = "retry_backoff"
     REQUEUED = "requeued"
+    PREEMPTED = "preempted"
     DEPENDENCY = "dependency"
     ARRAY_LIMIT = "array_limit"
     # why a job that has started isn't known to go on
@@ -234,6 +235,10 @@ _SENTENCES: Final[dict[ReasonCode, tuple[str, str]]] = {
         "`stoker list {id}` shows them; `stoker requeue {id}` runs those that failed once more",
     ),
     ReasonCode.REQUEUED: ("{by} asked for another try", "nothing to do"),
+    ReasonCode.PREEMPTED: (
+        "it was preempted at {since} for job {job}{why}, and waits for its turn again",
+        "nothing to do: it keeps its place in the queue by its submit; `stoker why {id}` says what it waits for now",
+    ),
 }
 
 
@@ -284,6 +289,11 @@ _NEVER_WITHIN: Final = (
     "it can't start while that limit holds: an admin may raise it (`stoker tenant set {tenant}`); else cancel it, and "
     "submit one that asks for less"
 )
+_TAKEN_FOR: Final = {
+    "preempted": ", whose priority is higher",
+    "reclaimed": ", which got back GPUs that were borrowed",
+}
+"""Why GPUs were taken back, by the cause of the stop."""
 _JOBS_END: Final = "it starts when running jobs end"
 _INSTANTS: Final = frozenset({"until", "since", "begin"})
 """Facts that are instants; records of earlier versions have them as milliseconds since 1970 (W2)."""
@@ -369,6 +379,8 @@ def _clauses(reason: Reason) -> Facts:
                 "by": _person(facts),
                 "since": f" since {_readable('since', facts['since'])}" if "since" in facts else "",
             }
+        case ReasonCode.PREEMPTED:
+            return {"why": _TAKEN_FOR.get(str(facts.get("cause")), "")}
         case ReasonCode.DEPENDENCY if "jobs" in facts:
             return {"waits": facts["jobs"]}
         case _:

@@ -89,6 +89,7 @@ def _outlined_job(job: Job) -> Job:
         retries_used=job.retries_used,
         requeues_used=job.requeues_used,
         port_retries_used=job.port_retries_used,
+        preemptions=job.preemptions,
         not_before=job.not_before,
         started_at=job.started_at,
         ended_at=job.ended_at,
@@ -126,6 +127,9 @@ def outlined_spec(spec: JobSpec) -> JobSpec:
         where=spec.where,
         partition=spec.partition,
         lost_after_ms=spec.lost_after_ms,
+        preemptible=spec.preemptible,
+        checkpoint_ms=spec.checkpoint_ms,
+        warn=spec.warn,
     )
 
 
@@ -139,6 +143,7 @@ def _outlined_attempt(attempt: Attempt) -> Attempt:
         started_at=attempt.started_at,
         clock_moved_ms=attempt.clock_moved_ms,
         warned_limit_ms=attempt.warned_limit_ms,
+        signalled_limit_ms=attempt.signalled_limit_ms,
         stop=attempt.stop,
         outcome=attempt.outcome,
         ended_at=attempt.ended_at,

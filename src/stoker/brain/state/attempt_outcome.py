@@ -15,6 +15,8 @@ Rules: E1  the outcome is that of what ended the attempt: our order if there was
            of the attempt can have run
        E8  a requeue that a person asked for costs nothing and has no bound; who asked for a hold as well finds the
            job held after it
+       E10 an attempt whose GPUs were taken back is followed by another one, however it ended: the job keeps its
+           priority and its place by submit time, and pays neither a retry nor a requeue
 """
 
 from collections.abc import Mapping
@@ -23,7 +25,7 @@ from itertools import takewhile
 from msgspec.structs import replace
 
 from stoker.brain.domain.errors import Facts
-from stoker.brain.domain.job import REFUSALS, Attempt, EndCause, Job, StopCause, Task, TaskEnd
+from stoker.brain.domain.job import REFUSALS, Attempt, EndCause, Job, StopCause, StopRequest, Task, TaskEnd
 from stoker.brain.domain.lifecycle import FINAL, JobState, Outcome
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.reason import AWAITING_PASS, Reason, ReasonCode
@@ -48,6 +50,8 @@ _STOPS: Mapping[StopCause, Outcome | None] = {
     StopCause.CANCELLED: Outcome.CANCELLED,
     StopCause.TIMEOUT: Outcome.TIMEOUT,
     StopCause.REQUEUED: Outcome.REQUEUED,
+    StopCause.PREEMPTED: Outcome.PREEMPTED,
+    StopCause.RECLAIMED: Outcome.PREEMPTED,
     StopCause.MEMBER_ENDED: None,  # the member that ended says what the outcome is
 }
 FINAL_STATES: Mapping[Outcome, JobState] = {
@@ -106,6 +110,8 @@ def _settle_job(job: Job, attempt: Attempt, now: Instant, policy: Policy) -> Job
         reason = Reason(ReasonCode.RETRY_BACKOFF, facts)
         if outcome is Outcome.REQUEUED and attempt.stop:
             reason = Reason(ReasonCode.REQUEUED, {"by": attempt.stop.by})
+        elif outcome is Outcome.PREEMPTED and attempt.stop:
+            reason = _taken_back(attempt, attempt.stop)
         return replace(again, exit_code=end.exit_code, reason=reason)
     return JobFinished(
         job=job.id,
@@ -113,6 +119,15 @@ def _settle_job(job: Job, attempt: Attempt, now: Instant, policy: Policy) -> Job
         outcome=outcome,
         reason=_reason(job, attempt, outcome, decisive, policy),
         exit_code=end.exit_code,
+    )
+
+
+def _taken_back(attempt: Attempt, stop: StopRequest) -> Reason:
+    """The reason of a job whose GPUs another one gets."""
+    at: Facts = {"since": utc_text(stop.at), "since_ms": stop.at}
+    return Reason(
+        ReasonCode.PREEMPTED,
+        {"job": stop.for_label, "cause": stop.cause.value, "attempt": attempt.number, **at},
     )
 
 
@@ -142,7 +157,7 @@ def _outcome(attempt: Attempt, end: TaskEnd) -> Outcome:
 def _next_try(
     job: Job, attempt: Attempt, outcome: Outcome, cause: EndCause, now: Instant, policy: Policy
 ) -> JobRequeued | None:
-    """The requeue that E3 to E9 grant after `outcome`, its reason still to be filled in. None = the job ends."""
+    """The requeue that E3 to E10 grant after `outcome`, its reason still to be filled in. None = the job ends."""
     again = JobRequeued(
         job=job.id,
         outcome=outcome,
@@ -150,6 +165,7 @@ def _next_try(
         retries_used=job.retries_used,
         requeues_used=job.requeues_used,
         port_retries_used=job.port_retries_used,
+        preemptions=job.preemptions,
     )
     match outcome:
         case Outcome.FAILED | Outcome.START_FAILED if job.retries_used < job.spec.retries_max:
@@ -164,6 +180,8 @@ def _next_try(
             return replace(again, requeues_used=job.requeues_used + 1, not_before=until)
         case Outcome.PORT_TAKEN if job.port_retries_used < policy.port_retries_max:
             return replace(again, port_retries_used=job.port_retries_used + 1)
+        case Outcome.PREEMPTED:
+            return replace(again, preemptions=job.preemptions + 1)
         case Outcome.REQUEUED:
             return replace(again, held=attempt.stop is not None and attempt.stop.hold)
         case _:
@@ -221,7 +239,7 @@ def _reason(job: Job, attempt: Attempt, outcome: Outcome, task: Task, policy: Po
         case Outcome.NODE_FAILED | Outcome.LOST:
             lost: Facts = {**where, "error": end.error or end.cause.value, "requeues": job.requeues_used}
             return Reason(ReasonCode.REQUEUES_SPENT if job.spec.requeue else ReasonCode.NODE_FAILED, lost)
-        case Outcome.REQUEUED:
+        case Outcome.REQUEUED | Outcome.PREEMPTED:
             raise AssertionError("a job that was told to try again doesn't end")
         case Outcome.FAILED:
             if end.signal:

@@ -5,6 +5,7 @@ records are never changed in place, a reader may keep one as long as it likes.
 """
 
 from stoker.brain.domain.access import Role, Token, TokenId
+from stoker.brain.domain.allocation import Claim
 from stoker.brain.domain.array import JobRef, index_of
 from stoker.brain.domain.demand import Demand, Shape
 from stoker.brain.domain.errors import Refusal
@@ -14,6 +15,7 @@ from stoker.brain.domain.lifecycle import JobState, NodeState
 from stoker.brain.domain.node import Node
 from stoker.brain.domain.partition import Partition
 from stoker.brain.domain.policy import Policy
+from stoker.brain.domain.preemption import may_claim
 from stoker.brain.domain.quota import Pools
 from stoker.brain.domain.reason import Reason
 from stoker.brain.domain.secret import Secret, SecretId
@@ -39,6 +41,8 @@ class ClusterState:
         self.jobs: dict[JobId, Job] = {}
         self.nodes: dict[NodeName, Node] = {}
         self.partitions: dict[PartitionName, Partition] = {}
+        self.claims: dict[JobId, Claim] = {}
+        """What is kept for jobs for which others were told to give way, oldest first."""
         self.submit_keys: dict[str, SubmitKey] = {}
         """Idempotency keys of submits, oldest first, by principal and key."""
         self.tenants: dict[TenantName, Tenant] = {THE_DEFAULT.name: THE_DEFAULT}
@@ -62,6 +66,8 @@ class ClusterState:
         old = self.jobs.get(job.id)
         self.jobs[job.id] = job
         self.indexes.job_changed(old, job)
+        if job.id in self.claims and not may_claim(old, job):
+            del self.claims[job.id]
 
     def drop_job(self, job: JobId) -> None:
         self.indexes.job_changed(self.jobs.pop(job), None)

@@ -10,6 +10,7 @@ from typing import Final
 import msgspec
 
 from stoker.brain.domain.access import Token
+from stoker.brain.domain.allocation import Claim
 from stoker.brain.domain.ids import Epoch, JobId, Position, Principal
 from stoker.brain.domain.job import Job, SubmitKey
 from stoker.brain.domain.node import Node
@@ -62,6 +63,7 @@ class _Header(msgspec.Struct, frozen=True, kw_only=True):
     tokens: tuple[Token, ...] = ()
     clock_moved_ms: int = 0
     secrets: tuple[Secret, ...] = ()
+    claims: tuple[Claim, ...] = ()
 
 
 _encoder: Final = msgspec.json.Encoder(order="deterministic")
@@ -112,6 +114,7 @@ def snapshot_chunks(state: ClusterState) -> Iterator[bytes]:
             tokens=tuple(state.tokens.values()),
             clock_moved_ms=state.clock_moved_ms,
             secrets=tuple(state.secrets.values()),
+            claims=tuple(state.claims.values()),
         )
     )
     yield _encoder.encode(nodes)
@@ -160,6 +163,7 @@ def _fill(state: ClusterState, header: _Header, nodes: list[Node], jobs: Iterabl
     for chunk in jobs:
         for job in chunk:
             state.put_job(job)
+    state.claims = {claim.job: claim for claim in header.claims}
     found = f"{len(state.jobs)} of {header.jobs} jobs, {len(state.nodes)} of {header.nodes} nodes"
     if (len(state.nodes), len(state.jobs)) != (header.nodes, header.jobs):
         raise ValueError(f"not a whole snapshot: {found}")

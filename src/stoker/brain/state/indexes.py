@@ -114,6 +114,8 @@ class Indexes:
         """When running jobs reach their time limit, by a clock that never moved (`ClockMoved`)."""
         self.warnings = Agenda()
         """When it is to be said that running jobs are near their time limit, by the same clock."""
+        self.signals = Agenda()
+        """When the processes of running jobs are to be given notice of their time limit, by the same clock."""
         self.warning_ms = 0
         """How long before it, as the policy says. 0 = it isn't said."""
         self.ended = Agenda()
@@ -149,7 +151,11 @@ class Indexes:
         surplus = len(self.ended) > self.ended_max + self.ended_max // 10 or self.ended_bytes > self.ended_bytes_max
         if self.over or self.dependents.decided or surplus:
             return NEVER
-        limits = [later(at, clock_moved_ms) for at in (self.limits.head(), self.warnings.head()) if at is not None]
+        limits = [
+            later(at, clock_moved_ms)
+            for at in (self.limits.head(), self.warnings.head(), self.signals.head())
+            if at is not None
+        ]
         heads = (self.delayed.head(), *limits, *self.paused.values())
         return min((at for at in heads if at is not None), default=None)
 
@@ -234,6 +240,7 @@ class Indexes:
             (self.delayed, _delay),
             (self.limits, _limit),
             (self.warnings, self._warning),
+            (self.signals, _signal),
             (self.ended, end_of),
         ):
             before, after = due(old), due(new)
@@ -436,6 +443,14 @@ def _limit(job: Job | None) -> Instant | None:
     attempt = job.attempts[-1]
     began = attempt.began_at
     return None if began == NEVER else later(began, job.spec.time_limit_ms - attempt.clock_moved_ms)
+
+
+def _signal(job: Job | None) -> Instant | None:
+    limit = _limit(job)
+    if job is None or limit is None or job.spec.warn is None:
+        return None
+    told = job.attempts[-1].signalled_limit_ms == job.spec.time_limit_ms
+    return None if told else later(limit, -job.spec.warn.lead_ms)
 
 
 def end_of(job: Job | None) -> Instant | None:

@@ -10,6 +10,7 @@ from stoker.brain.domain.array import count_of
 from stoker.brain.domain.ids import GpuUuid
 from stoker.brain.domain.job import Job
 from stoker.brain.domain.lifecycle import LIVE, JobState, Outcome
+from stoker.brain.domain.preemption import may_claim
 from stoker.brain.domain.units import NEVER
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.indexes import Indexes
@@ -22,6 +23,7 @@ def violations(state: ClusterState) -> list[str]:
         *no_orphan_beside_work(state),
         *no_node_overdrawn(state),
         *each_job_consistent(state),
+        *only_waiting_jobs_claim(state),
         *indexes_derived(state),
     ]
 
@@ -81,6 +83,16 @@ def each_job_consistent(state: ClusterState, jobs: Iterable[Job] | None = None) 
             yield f"{fault}: {job.story()}"
 
 
+def only_waiting_jobs_claim(state: ClusterState) -> Iterator[str]:
+    """Yield claims of jobs that couldn't start on what is kept for them."""
+    for job_id, claim in state.claims.items():
+        job = state.jobs.get(job_id)
+        if job is None or claim.job != job_id or job.members is not None or not may_claim(None, job):
+            yield f"GPUs are kept for what does not wait for them: {job.story() if job else f'job {job_id}'}"
+        elif [task.rank for task in claim.tasks] != list(range(job.spec.demand.tasks)):
+            yield f"{len(claim.tasks)} places are kept for {job.spec.demand.tasks} tasks: {job.story()}"
+
+
 def _job_faults(state: ClusterState, job: Job) -> Iterator[str]:
     open_attempts = [attempt.number for attempt in job.attempts if attempt.outcome is None]
     if job.state in LIVE and open_attempts != [job.newest_attempt]:
@@ -110,6 +122,7 @@ def _job_faults(state: ClusterState, job: Job) -> Iterator[str]:
         (job.retries_used, min(job.spec.retries_max, _ended(job, Outcome.FAILED, Outcome.START_FAILED))),
         (job.requeues_used, _ended(job, Outcome.NODE_FAILED, Outcome.LOST)),
         (job.port_retries_used, _ended(job, Outcome.PORT_TAKEN)),
+        (job.preemptions, _ended(job, Outcome.PREEMPTED)),
     )
     if any(used > most for used, most in bounds):
         yield "more tries used than were made"

@@ -12,6 +12,7 @@ Rules: L1  the job's own wish comes before the policy's
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 from stoker.brain.domain.allocation import TaskPlacement
 from stoker.brain.domain.errors import Facts
@@ -20,10 +21,14 @@ from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.job import Attempt, EndCause, Job, JobSpec, StopCause, Task
 from stoker.brain.domain.node import Node
 from stoker.brain.domain.policy import surely_over_ms
+from stoker.brain.domain.preemption import TAKEN_BACK
 from stoker.brain.domain.reason import Reason, ReasonCode
 from stoker.brain.domain.units import NEVER, human_duration, utc_text
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.events.node import LeaseBroken
+
+_WAITS_AGAIN: Final = (StopCause.REQUEUED, *TAKEN_BACK)
+"""Stops after which a job starts anew, however its attempt ends."""
 
 
 def lease_for(state: ClusterState, spec: JobSpec, tasks: Sequence[TaskPlacement]) -> int:
@@ -63,7 +68,8 @@ def silence_of(state: ClusterState, job: Job) -> Reason | None:
         if not attempt.lease_ms or not node.inventory.keeps_leases:
             return Reason(ReasonCode.NODE_AWAITED, facts)
         over_ms = surely_over_ms(attempt.lease_ms)
-        again = job.spec.requeue and (attempt.stop is None or attempt.stop.cause is StopCause.MEMBER_ENDED)
+        cause = attempt.stop.cause if attempt.stop else None
+        again = job.spec.requeue if cause in (None, StopCause.MEMBER_ENDED) else cause in _WAITS_AGAIN
         then = "is started elsewhere" if again else "ends"
         return Reason(
             ReasonCode.NODE_SILENT, {**facts, "over": human_duration(over_ms), "over_ms": over_ms, "then": then}

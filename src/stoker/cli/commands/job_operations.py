@@ -50,6 +50,11 @@ _update_options: Final = with_options(
     click.option("--exclude", metavar="NODES", multiple=True, help="Not these nodes, instead of all before."),
     click.option("--tolerate", metavar="T", multiple=True, help="Taints that don't matter, instead of all before."),
     click.option("--lost-after", metavar="D", help="Silence of its node after which it starts elsewhere: 10m, never."),
+    click.option(
+        "--preemptible/--no-preemptible", default=None, help="Whether it gives way to jobs of a higher priority."
+    ),
+    click.option("--checkpoint", metavar="EVERY", help="How often it writes a checkpoint: 10m, none."),
+    click.option("--signal", metavar="[SIG][@LEAD]", help="Warning before its end: USR1@90, TERM@2m; none = no other."),
 )
 
 
@@ -183,9 +188,10 @@ def signal(words: tuple[str, ...], form: str, **given: Any) -> None:  # noqa: AN
 def update(job_ids: tuple[str, ...], form: str, **given: Any) -> None:  # noqa: ANN401  # click gives each its own type
     """Change jobs after their submit.
 
-    What waits may change in all of these; what runs in --time, --name, --comment, --priority, --retries and
-    --requeue. Its owner may give it up to the longest time of its partition: all checks of a submit hold. An ID may
-    name members of an array: 9_3, or 9_[0-4]. An empty text takes back what was said: --after ''.
+    What waits may change in all of these; what runs in --time, --name, --comment, --priority, --retries, --requeue,
+    --preemptible, --checkpoint and --signal. Its owner may give it up to the longest time of its partition: all checks
+    of a submit hold. An ID may name members of an array: 9_3, or 9_[0-4]. An empty text takes back what was said:
+    --after ''.
 
     \b
     Examples:

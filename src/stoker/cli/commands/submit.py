@@ -90,6 +90,21 @@ _options: Final = with_options(
         help="Silence of its node after which it ends there and starts elsewhere: 10m, 2h, never. [default: the "
         "cluster's]",
     ),
+    click.option(
+        "--preemptible/--no-preemptible",
+        default=None,
+        help="Whether it may be stopped and started again for a job of a higher priority. [default: no]",
+    ),
+    click.option(
+        "--checkpoint",
+        metavar="EVERY",
+        help="How often it writes a checkpoint to $STOKER_CHECKPOINT_DIR, from which it goes on: 10m, none.",
+    ),
+    click.option(
+        "--signal",
+        metavar="[SIG][@LEAD]",
+        help="Warn it before its GPUs are taken back and before its time limit: USR1@90 (seconds), TERM@2m.",
+    ),
     # when, and how many
     click.option("--array", metavar="SPEC", help="Members: 0-9, 1,3,7, 0-98:2; with %3 at most 3 at once."),
     click.option("--after", metavar="ok:ID,...", multiple=True, help="Wait for others: ok:7, any:7, notok:7, after:7."),
@@ -207,6 +222,7 @@ def submit(
       stoker submit --priority low --gpus 8 --tasks 2 -- torchrun train.py
       stoker submit --array 0-99%8 -- './one $STOKER_ARRAY_INDEX'
       stoker submit --after ok:7 --begin 22:00 --where zone=a -- ./report
+      stoker submit --preemptible --checkpoint 10m --signal USR1@90 -- ./train
       stoker submit --notify end,fail --notify-to mail:ada@example.org -- ./train
       stoker submit --secret WANDB_API_KEY --secret TEAM=HF_TOKEN -- ./train
     """

@@ -136,7 +136,8 @@ def job_pairs(job: "JobView", now_ms: int, *, whole: bool) -> Pairs:
     yield "ran", ran(job, now_ms)
     if peak_memory(job):
         yield "peak memory", _peak_text(job)
-    yield "retries", f"{job.retries_used} of {job.retries} used, {job.requeues_used} requeues"
+    taken = f", preempted {job.preemptions} time{'s' * (job.preemptions != 1)}" if job.preemptions else ""
+    yield "retries", f"{job.retries_used} of {job.retries} used, {job.requeues_used} requeues{taken}"
     for attempt in job.attempts:
         yield from _attempt_pairs(attempt, now_ms, whole=whole)
     if job.notify and not job.notices:
@@ -221,6 +222,8 @@ def _said_pairs(job: "JobView") -> Pairs:
         "labels": labels_of(job),
         "comment": job.comment,
         "lost after": _silence_text(job.lost_after_ms),
+        "preemptible": "by jobs of a higher priority" if job.preemptible else "",
+        "checkpoint": f"every {duration(job.checkpoint_ms)}" if job.checkpoint_ms else "",
         "encoding": "" if job.encoding == "utf-8" else job.encoding.value,
         **_texts_beside(job),
     }
@@ -281,6 +284,9 @@ def _attempt_pairs(attempt: "AttemptView", now_ms: int, *, whole: bool) -> Pairs
     took = duration(span_ms(attempt.started_at, attempt.ended_at, now_ms))
     outcome = attempt.outcome.value if attempt.outcome else "live"
     meets = f", meets at {attempt.master_addr}:{attempt.master_port}" if attempt.master_port else ""
+    if attempt.for_job:
+        ended = f" at {time_of_day(attempt.ended_at)}" if attempt.ended_at else ""
+        outcome = f"{outcome if attempt.outcome else 'giving way'} for job {attempt.for_job}{ended}"
     yield f"attempt {attempt.number}", f"{outcome}, placed {local_text(attempt.placed_at)}, ran {took or '-'}{meets}"
     if whole and attempt.lease_ms:
         yield "", f"ends by itself when its nodes aren't heard of for {duration(attempt.lease_ms)}"
@@ -307,6 +313,8 @@ def why_lines(answer: "WhyView", *, whole: bool = False) -> Iterator[str]:
     if answer.position is not None and answer.waiting is not None:
         alike = f", {answer.similar_ahead} before it ask for the same" if answer.similar_ahead else ""
         yield f"queue: {answer.position} of {answer.waiting}{alike}"
+    if answer.preempted:
+        yield f"before: {cell_text(local_times(answer.preempted))}"
     if answer.lent is not None:
         yield f"lent: {cell_text(answer.lent.message)}"
     if answer.starts_by is not None:

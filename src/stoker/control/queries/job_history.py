@@ -66,7 +66,7 @@ def _attempts(job: Job, told: Sequence[AuditRow]) -> Iterator[TimedEvent]:
 
 def _was_returned(attempt: Attempt, until: Instant | None, told: Sequence[AuditRow]) -> bool:
     """Return whether the job ended with this attempt, and was wanted once more before `until` (S1)."""
-    if attempt.outcome is Outcome.REQUEUED:
+    if attempt.outcome in (Outcome.REQUEUED, Outcome.PREEMPTED):
         return False
     wanted = (row.at for row in told if row.action == "requeue")
     return any(attempt.ended_at <= at and (until is None or at <= until) for at in wanted)
@@ -83,7 +83,8 @@ def _attempt(attempt: Attempt) -> Iterator[TimedEvent]:
         yield attempt.started_at, JobEventView(at=iso(attempt.started_at), event="started", by=CONTROL, attempt=number)
     if attempt.stop is not None:
         at, by, cause = attempt.stop.at, attempt.stop.by, attempt.stop.cause
-        yield at, JobEventView(at=iso(at), event="stopping", by=by, attempt=number, cause=cause)
+        said = f"for job {attempt.stop.for_label}" if attempt.stop.for_job else ""
+        yield at, JobEventView(at=iso(at), event="stopping", by=by, attempt=number, cause=cause, details=said)
     if attempt.outcome is not None:
         said = "; ".join(dict.fromkeys(task.end.error for task in attempt.tasks if task.end and task.end.error))
         yield (

@@ -572,6 +572,39 @@ class Start(_message.Message):
 Global___Start: _TypeAlias = Start  # noqa: Y015
 
 @_typing.final
+class StopNotice(_message.Message):
+    """What the processes of a task are told before the terminate signal."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CAUSE_FIELD_NUMBER: _builtins.int
+    LEAD_MS_FIELD_NUMBER: _builtins.int
+    SIGNAL_FIELD_NUMBER: _builtins.int
+    FOR_JOB_FIELD_NUMBER: _builtins.int
+    cause: _builtins.str
+    lead_ms: _builtins.int
+    """The terminate signal follows after so long, or once the task's leader has ended."""
+    signal: _builtins.int
+    """Sent to every process of the task at once. 0 = none."""
+    for_job: _builtins.str
+    """The job that gets the GPUs. Empty = none does."""
+    def __init__(
+        self,
+        *,
+        cause: _builtins.str = ...,
+        lead_ms: _builtins.int = ...,
+        signal: _builtins.int = ...,
+        for_job: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "for_job", b"for_job", "lead_ms", b"lead_ms", "signal", b"signal"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___StopNotice: _TypeAlias = StopNotice  # noqa: Y015
+
+@_typing.final
 class Stop(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -579,11 +612,15 @@ class Stop(_message.Message):
     EPOCH_FIELD_NUMBER: _builtins.int
     GRACE_MS_FIELD_NUMBER: _builtins.int
     CAUSE_FIELD_NUMBER: _builtins.int
+    NOTICE_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     grace_ms: _builtins.int
     cause: _builtins.str
+    """`requeued` where the cause of the notice is one that an older agent doesn't know."""
     @_builtins.property
     def key(self) -> Global___TaskKey: ...
+    @_builtins.property
+    def notice(self) -> Global___StopNotice: ...
     def __init__(
         self,
         *,
@@ -591,14 +628,50 @@ class Stop(_message.Message):
         epoch: _builtins.int = ...,
         grace_ms: _builtins.int = ...,
         cause: _builtins.str = ...,
+        notice: Global___StopNotice | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "notice", b"notice"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "epoch", b"epoch", "grace_ms", b"grace_ms", "key", b"key"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cause", b"cause", "epoch", b"epoch", "grace_ms", b"grace_ms", "key", b"key", "notice", b"notice"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Stop: _TypeAlias = Stop  # noqa: Y015
+
+@_typing.final
+class Warn(_message.Message):
+    """Notice that the time limit of a task is near, given once for each limit. Ignored unless the task is open on this node."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    EPOCH_FIELD_NUMBER: _builtins.int
+    NOTICE_FIELD_NUMBER: _builtins.int
+    GRACE_MS_FIELD_NUMBER: _builtins.int
+    LIMIT_MS_FIELD_NUMBER: _builtins.int
+    epoch: _builtins.int
+    grace_ms: _builtins.int
+    limit_ms: _builtins.int
+    @_builtins.property
+    def key(self) -> Global___TaskKey: ...
+    @_builtins.property
+    def notice(self) -> Global___StopNotice: ...
+    def __init__(
+        self,
+        *,
+        key: Global___TaskKey | None = ...,
+        epoch: _builtins.int = ...,
+        notice: Global___StopNotice | None = ...,
+        grace_ms: _builtins.int = ...,
+        limit_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "notice", b"notice"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["epoch", b"epoch", "grace_ms", b"grace_ms", "key", b"key", "limit_ms", b"limit_ms", "notice", b"notice"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Warn: _TypeAlias = Warn  # noqa: Y015
 
 @_typing.final
 class Signal(_message.Message):
@@ -660,6 +733,7 @@ class ControlMessage(_message.Message):
     STOP_FIELD_NUMBER: _builtins.int
     BEAT_FIELD_NUMBER: _builtins.int
     SIGNAL_FIELD_NUMBER: _builtins.int
+    WARN_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def start(self) -> Global___Start: ...
     @_builtins.property
@@ -668,6 +742,8 @@ class ControlMessage(_message.Message):
     def beat(self) -> Global___BeatAnswer: ...
     @_builtins.property
     def signal(self) -> Global___Signal: ...
+    @_builtins.property
+    def warn(self) -> Global___Warn: ...
     def __init__(
         self,
         *,
@@ -675,12 +751,13 @@ class ControlMessage(_message.Message):
         stop: Global___Stop | None = ...,
         beat: Global___BeatAnswer | None = ...,
         signal: Global___Signal | None = ...,
+        warn: Global___Warn | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["beat", b"beat", "message", b"message", "signal", b"signal", "start", b"start", "stop", b"stop"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["beat", b"beat", "message", b"message", "signal", b"signal", "start", b"start", "stop", b"stop", "warn", b"warn"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat", b"beat", "message", b"message", "signal", b"signal", "start", b"start", "stop", b"stop"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat", b"beat", "message", b"message", "signal", b"signal", "start", b"start", "stop", b"stop", "warn", b"warn"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["start", "stop", "beat", "signal"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["start", "stop", "beat", "signal", "warn"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 

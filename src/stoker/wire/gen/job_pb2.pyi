@@ -196,6 +196,9 @@ class NewJob(_message.Message):
     NOTIFY_FIELD_NUMBER: _builtins.int
     NOTIFY_TO_FIELD_NUMBER: _builtins.int
     LABELS_FIELD_NUMBER: _builtins.int
+    PREEMPTIBLE_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_FIELD_NUMBER: _builtins.int
+    SIGNAL_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     tenant: _builtins.str
     user: _builtins.str
@@ -239,6 +242,12 @@ class NewJob(_message.Message):
     """
     script: _builtins.str
     """The text of a script; `argv` is then its name and its arguments."""
+    preemptible: _builtins.bool
+    """It may be stopped, and started again later, for a job of a higher priority."""
+    checkpoint: _builtins.str
+    """How often it writes a checkpoint, from which it goes on: `10m`."""
+    signal: _builtins.str
+    """A warning before its end: `USR1@90` = USR1, 90 s before the terminate signal."""
     @_builtins.property
     def argv(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -310,15 +319,20 @@ class NewJob(_message.Message):
         notify: _abc.Iterable[_builtins.str] | None = ...,
         notify_to: _abc.Iterable[_builtins.str] | None = ...,
         labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        preemptible: _builtins.bool = ...,
+        checkpoint: _builtins.str | None = ...,
+        signal: _builtins.str | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_array", b"_array", "_begin", b"_begin", "_comment", b"_comment", "_cpus", b"_cpus", "_encoding", b"_encoding", "_error", b"_error", "_gpu_model", b"_gpu_model", "_image", b"_image", "_job_class", b"_job_class", "_lost_after", b"_lost_after", "_name", b"_name", "_output", b"_output", "_partition", b"_partition", "_requeue", b"_requeue", "_script", b"_script", "_shell", b"_shell", "_tasks", b"_tasks", "_tenant", b"_tenant", "_time_limit", b"_time_limit", "_user", b"_user", "_visible", b"_visible", "_where", b"_where", "_workdir", b"_workdir", "array", b"array", "begin", b"begin", "comment", b"comment", "cpus", b"cpus", "encoding", b"encoding", "error", b"error", "gpu_model", b"gpu_model", "image", b"image", "job_class", b"job_class", "lost_after", b"lost_after", "name", b"name", "output", b"output", "partition", b"partition", "priority", b"priority", "priority_word", b"priority_word", "requeue", b"requeue", "script", b"script", "shell", b"shell", "tasks", b"tasks", "tenant", b"tenant", "time_limit", b"time_limit", "urgency", b"urgency", "user", b"user", "visible", b"visible", "where", b"where", "workdir", b"workdir"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_array", b"_array", "_begin", b"_begin", "_checkpoint", b"_checkpoint", "_comment", b"_comment", "_cpus", b"_cpus", "_encoding", b"_encoding", "_error", b"_error", "_gpu_model", b"_gpu_model", "_image", b"_image", "_job_class", b"_job_class", "_lost_after", b"_lost_after", "_name", b"_name", "_output", b"_output", "_partition", b"_partition", "_requeue", b"_requeue", "_script", b"_script", "_shell", b"_shell", "_signal", b"_signal", "_tasks", b"_tasks", "_tenant", b"_tenant", "_time_limit", b"_time_limit", "_user", b"_user", "_visible", b"_visible", "_where", b"_where", "_workdir", b"_workdir", "array", b"array", "begin", b"begin", "checkpoint", b"checkpoint", "comment", b"comment", "cpus", b"cpus", "encoding", b"encoding", "error", b"error", "gpu_model", b"gpu_model", "image", b"image", "job_class", b"job_class", "lost_after", b"lost_after", "name", b"name", "output", b"output", "partition", b"partition", "priority", b"priority", "priority_word", b"priority_word", "requeue", b"requeue", "script", b"script", "shell", b"shell", "signal", b"signal", "tasks", b"tasks", "tenant", b"tenant", "time_limit", b"time_limit", "urgency", b"urgency", "user", b"user", "visible", b"visible", "where", b"where", "workdir", b"workdir"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_array", b"_array", "_begin", b"_begin", "_comment", b"_comment", "_cpus", b"_cpus", "_encoding", b"_encoding", "_error", b"_error", "_gpu_model", b"_gpu_model", "_image", b"_image", "_job_class", b"_job_class", "_lost_after", b"_lost_after", "_name", b"_name", "_output", b"_output", "_partition", b"_partition", "_requeue", b"_requeue", "_script", b"_script", "_shell", b"_shell", "_tasks", b"_tasks", "_tenant", b"_tenant", "_time_limit", b"_time_limit", "_user", b"_user", "_visible", b"_visible", "_where", b"_where", "_workdir", b"_workdir", "after", b"after", "argv", b"argv", "array", b"array", "begin", b"begin", "comment", b"comment", "cpus", b"cpus", "encoding", b"encoding", "env", b"env", "error", b"error", "exclude", b"exclude", "gpu_count", b"gpu_count", "gpu_memory_mb", b"gpu_memory_mb", "gpu_model", b"gpu_model", "hold", b"hold", "image", b"image", "job_class", b"job_class", "labels", b"labels", "lost_after", b"lost_after", "memory_mb", b"memory_mb", "name", b"name", "notify", b"notify", "notify_to", b"notify_to", "output", b"output", "partition", b"partition", "priority", b"priority", "priority_word", b"priority_word", "requeue", b"requeue", "retries", b"retries", "script", b"script", "secrets", b"secrets", "shell", b"shell", "tasks", b"tasks", "tasks_per_node", b"tasks_per_node", "tenant", b"tenant", "time_limit", b"time_limit", "tolerate", b"tolerate", "urgency", b"urgency", "user", b"user", "visible", b"visible", "where", b"where", "workdir", b"workdir"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_array", b"_array", "_begin", b"_begin", "_checkpoint", b"_checkpoint", "_comment", b"_comment", "_cpus", b"_cpus", "_encoding", b"_encoding", "_error", b"_error", "_gpu_model", b"_gpu_model", "_image", b"_image", "_job_class", b"_job_class", "_lost_after", b"_lost_after", "_name", b"_name", "_output", b"_output", "_partition", b"_partition", "_requeue", b"_requeue", "_script", b"_script", "_shell", b"_shell", "_signal", b"_signal", "_tasks", b"_tasks", "_tenant", b"_tenant", "_time_limit", b"_time_limit", "_user", b"_user", "_visible", b"_visible", "_where", b"_where", "_workdir", b"_workdir", "after", b"after", "argv", b"argv", "array", b"array", "begin", b"begin", "checkpoint", b"checkpoint", "comment", b"comment", "cpus", b"cpus", "encoding", b"encoding", "env", b"env", "error", b"error", "exclude", b"exclude", "gpu_count", b"gpu_count", "gpu_memory_mb", b"gpu_memory_mb", "gpu_model", b"gpu_model", "hold", b"hold", "image", b"image", "job_class", b"job_class", "labels", b"labels", "lost_after", b"lost_after", "memory_mb", b"memory_mb", "name", b"name", "notify", b"notify", "notify_to", b"notify_to", "output", b"output", "partition", b"partition", "preemptible", b"preemptible", "priority", b"priority", "priority_word", b"priority_word", "requeue", b"requeue", "retries", b"retries", "script", b"script", "secrets", b"secrets", "shell", b"shell", "signal", b"signal", "tasks", b"tasks", "tasks_per_node", b"tasks_per_node", "tenant", b"tenant", "time_limit", b"time_limit", "tolerate", b"tolerate", "urgency", b"urgency", "user", b"user", "visible", b"visible", "where", b"where", "workdir", b"workdir"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__array: _TypeAlias = _typing.Literal["array"]  # noqa: Y015
     _WhichOneofArgType__array: _TypeAlias = _typing.Literal["_array", b"_array"]  # noqa: Y015
     _WhichOneofReturnType__begin: _TypeAlias = _typing.Literal["begin"]  # noqa: Y015
     _WhichOneofArgType__begin: _TypeAlias = _typing.Literal["_begin", b"_begin"]  # noqa: Y015
+    _WhichOneofReturnType__checkpoint: _TypeAlias = _typing.Literal["checkpoint"]  # noqa: Y015
+    _WhichOneofArgType__checkpoint: _TypeAlias = _typing.Literal["_checkpoint", b"_checkpoint"]  # noqa: Y015
     _WhichOneofReturnType__comment: _TypeAlias = _typing.Literal["comment"]  # noqa: Y015
     _WhichOneofArgType__comment: _TypeAlias = _typing.Literal["_comment", b"_comment"]  # noqa: Y015
     _WhichOneofReturnType__cpus: _TypeAlias = _typing.Literal["cpus"]  # noqa: Y015
@@ -347,6 +361,8 @@ class NewJob(_message.Message):
     _WhichOneofArgType__script: _TypeAlias = _typing.Literal["_script", b"_script"]  # noqa: Y015
     _WhichOneofReturnType__shell: _TypeAlias = _typing.Literal["shell"]  # noqa: Y015
     _WhichOneofArgType__shell: _TypeAlias = _typing.Literal["_shell", b"_shell"]  # noqa: Y015
+    _WhichOneofReturnType__signal: _TypeAlias = _typing.Literal["signal"]  # noqa: Y015
+    _WhichOneofArgType__signal: _TypeAlias = _typing.Literal["_signal", b"_signal"]  # noqa: Y015
     _WhichOneofReturnType__tasks: _TypeAlias = _typing.Literal["tasks"]  # noqa: Y015
     _WhichOneofArgType__tasks: _TypeAlias = _typing.Literal["_tasks", b"_tasks"]  # noqa: Y015
     _WhichOneofReturnType__tenant: _TypeAlias = _typing.Literal["tenant"]  # noqa: Y015
@@ -367,6 +383,8 @@ class NewJob(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__array) -> _WhichOneofReturnType__array | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__begin) -> _WhichOneofReturnType__begin | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__checkpoint) -> _WhichOneofReturnType__checkpoint | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__comment) -> _WhichOneofReturnType__comment | None: ...
     @_typing.overload
@@ -395,6 +413,8 @@ class NewJob(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__script) -> _WhichOneofReturnType__script | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__shell) -> _WhichOneofReturnType__shell | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__signal) -> _WhichOneofReturnType__signal | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__tasks) -> _WhichOneofReturnType__tasks | None: ...
     @_typing.overload
@@ -731,6 +751,10 @@ class Job(_message.Message):
     ENCODING_FIELD_NUMBER: _builtins.int
     SECRETS_FIELD_NUMBER: _builtins.int
     LABELS_FIELD_NUMBER: _builtins.int
+    PREEMPTIBLE_FIELD_NUMBER: _builtins.int
+    CHECKPOINT_MS_FIELD_NUMBER: _builtins.int
+    SIGNAL_FIELD_NUMBER: _builtins.int
+    PREEMPTIONS_FIELD_NUMBER: _builtins.int
     SCRIPT_BYTES_FIELD_NUMBER: _builtins.int
     TIME_LIMIT_AT_FIELD_NUMBER: _builtins.int
     TIME_LIMIT_NEAR_FIELD_NUMBER: _builtins.int
@@ -783,6 +807,12 @@ class Job(_message.Message):
     lost_after_ms: _builtins.int
     """Left out = as the cluster has set; 0 = never."""
     encoding: _builtins.str
+    preemptible: _builtins.bool
+    checkpoint_ms: _builtins.int
+    """0 = it keeps none."""
+    signal: _builtins.str
+    preemptions: _builtins.int
+    """How often its GPUs were taken back for another job."""
     script_bytes: _builtins.int
     """Size of the script that was submitted with it. 0 = it has none."""
     time_limit_at: _builtins.str
@@ -874,6 +904,10 @@ class Job(_message.Message):
         encoding: _builtins.str = ...,
         secrets: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        preemptible: _builtins.bool = ...,
+        checkpoint_ms: _builtins.int = ...,
+        signal: _builtins.str = ...,
+        preemptions: _builtins.int = ...,
         script_bytes: _builtins.int = ...,
         time_limit_at: _builtins.str = ...,
         time_limit_near: _builtins.bool = ...,
@@ -883,7 +917,7 @@ class Job(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_array_index", b"_array_index", "_exit_code", b"_exit_code", "_lost_after_ms", b"_lost_after_ms", "array_index", b"array_index", "exit_code", b"exit_code", "lost_after_ms", b"lost_after_ms", "members", b"members", "reason", b"reason"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_array_index", b"_array_index", "_exit_code", b"_exit_code", "_lost_after_ms", b"_lost_after_ms", "after", b"after", "argv", b"argv", "array", b"array", "array_index", b"array_index", "array_of", b"array_of", "attempts", b"attempts", "begin", b"begin", "comment", b"comment", "cpus", b"cpus", "encoding", b"encoding", "ended_at", b"ended_at", "env", b"env", "error", b"error", "exclude", b"exclude", "exit_code", b"exit_code", "gpu_count", b"gpu_count", "gpu_memory_mb", b"gpu_memory_mb", "gpu_model", b"gpu_model", "id", b"id", "image", b"image", "job_class", b"job_class", "labels", b"labels", "lost_after_ms", b"lost_after_ms", "members", b"members", "memory_mb", b"memory_mb", "name", b"name", "notices", b"notices", "notify", b"notify", "notify_to", b"notify_to", "outline", b"outline", "output", b"output", "partition", b"partition", "priority", b"priority", "reason", b"reason", "reduced", b"reduced", "requeue", b"requeue", "requeues_used", b"requeues_used", "retries", b"retries", "retries_used", b"retries_used", "script_bytes", b"script_bytes", "secrets", b"secrets", "shell", b"shell", "started_at", b"started_at", "state", b"state", "submitted_at", b"submitted_at", "submitted_by", b"submitted_by", "tasks", b"tasks", "tasks_per_node", b"tasks_per_node", "tenant", b"tenant", "time_limit_at", b"time_limit_at", "time_limit_ms", b"time_limit_ms", "time_limit_near", b"time_limit_near", "tolerate", b"tolerate", "total_gpus", b"total_gpus", "uid", b"uid", "user", b"user", "visible", b"visible", "where", b"where", "workdir", b"workdir"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_array_index", b"_array_index", "_exit_code", b"_exit_code", "_lost_after_ms", b"_lost_after_ms", "after", b"after", "argv", b"argv", "array", b"array", "array_index", b"array_index", "array_of", b"array_of", "attempts", b"attempts", "begin", b"begin", "checkpoint_ms", b"checkpoint_ms", "comment", b"comment", "cpus", b"cpus", "encoding", b"encoding", "ended_at", b"ended_at", "env", b"env", "error", b"error", "exclude", b"exclude", "exit_code", b"exit_code", "gpu_count", b"gpu_count", "gpu_memory_mb", b"gpu_memory_mb", "gpu_model", b"gpu_model", "id", b"id", "image", b"image", "job_class", b"job_class", "labels", b"labels", "lost_after_ms", b"lost_after_ms", "members", b"members", "memory_mb", b"memory_mb", "name", b"name", "notices", b"notices", "notify", b"notify", "notify_to", b"notify_to", "outline", b"outline", "output", b"output", "partition", b"partition", "preemptible", b"preemptible", "preemptions", b"preemptions", "priority", b"priority", "reason", b"reason", "reduced", b"reduced", "requeue", b"requeue", "requeues_used", b"requeues_used", "retries", b"retries", "retries_used", b"retries_used", "script_bytes", b"script_bytes", "secrets", b"secrets", "shell", b"shell", "signal", b"signal", "started_at", b"started_at", "state", b"state", "submitted_at", b"submitted_at", "submitted_by", b"submitted_by", "tasks", b"tasks", "tasks_per_node", b"tasks_per_node", "tenant", b"tenant", "time_limit_at", b"time_limit_at", "time_limit_ms", b"time_limit_ms", "time_limit_near", b"time_limit_near", "tolerate", b"tolerate", "total_gpus", b"total_gpus", "uid", b"uid", "user", b"user", "visible", b"visible", "where", b"where", "workdir", b"workdir"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__array_index: _TypeAlias = _typing.Literal["array_index"]  # noqa: Y015
     _WhichOneofArgType__array_index: _TypeAlias = _typing.Literal["_array_index", b"_array_index"]  # noqa: Y015
@@ -1078,6 +1112,7 @@ class JobAttempt(_message.Message):
     MASTER_PORT_FIELD_NUMBER: _builtins.int
     TASKS_FIELD_NUMBER: _builtins.int
     LEASE_MS_FIELD_NUMBER: _builtins.int
+    FOR_JOB_FIELD_NUMBER: _builtins.int
     number: _builtins.int
     epoch: _builtins.int
     outcome: _builtins.str
@@ -1092,6 +1127,8 @@ class JobAttempt(_message.Message):
     master_port: _builtins.int
     lease_ms: _builtins.int
     """Silence after which its nodes end it; 0 = never."""
+    for_job: _builtins.str
+    """The job that got its GPUs, where they were taken back."""
     @_builtins.property
     def tasks(self) -> _containers.RepeatedCompositeFieldContainer[Global___AttemptTask]: ...
     def __init__(
@@ -1109,10 +1146,11 @@ class JobAttempt(_message.Message):
         master_port: _builtins.int = ...,
         tasks: _abc.Iterable[Global___AttemptTask] | None = ...,
         lease_ms: _builtins.int = ...,
+        for_job: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code", "exit_code", b"exit_code"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code", "ended_at", b"ended_at", "epoch", b"epoch", "exit_code", b"exit_code", "lease_ms", b"lease_ms", "master_addr", b"master_addr", "master_port", b"master_port", "number", b"number", "outcome", b"outcome", "placed_at", b"placed_at", "started_at", b"started_at", "stopping", b"stopping", "tasks", b"tasks"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code", "ended_at", b"ended_at", "epoch", b"epoch", "exit_code", b"exit_code", "for_job", b"for_job", "lease_ms", b"lease_ms", "master_addr", b"master_addr", "master_port", b"master_port", "number", b"number", "outcome", b"outcome", "placed_at", b"placed_at", "started_at", b"started_at", "stopping", b"stopping", "tasks", b"tasks"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__exit_code: _TypeAlias = _typing.Literal["exit_code"]  # noqa: Y015
     _WhichOneofArgType__exit_code: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code"]  # noqa: Y015

@@ -13,7 +13,7 @@ import msgspec
 from stoker.brain.domain.array import array_text
 from stoker.brain.domain.demand import JobClass
 from stoker.brain.domain.errors import FactValue
-from stoker.brain.domain.job import Attempt, EndCause, Job, StopCause, Task, TextEncoding, Visible
+from stoker.brain.domain.job import Attempt, EndCause, Job, StopCause, Task, TextEncoding, Visible, WarnSignal
 from stoker.brain.domain.label import JOB_SCRIPTS
 from stoker.brain.domain.lifecycle import JOB_STATES, JobState, Outcome
 from stoker.brain.domain.reason import Reason, ReasonCode, describe, hint_for
@@ -86,6 +86,8 @@ class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
     tasks: list[TaskRunView]
     lease_ms: int = 0
     """Silence after which its nodes end it by themselves, so that it can be started elsewhere; 0 = never."""
+    for_job: str = ""
+    """The job that got its GPUs, where they were taken back."""
 
 
 class JobDetails(NamedTuple):
@@ -190,6 +192,14 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ren
     notices: list[NoticeView] = []
     """What was told of it, the newest last."""
     labels: dict[str, str] = {}
+    preemptible: bool = False
+    """Whether it may be stopped for a job of a higher priority."""
+    checkpoint_ms: int = 0
+    """How often it writes a checkpoint, as it was told; 0 = it keeps none."""
+    signal: str = ""
+    """A warning before its end, such as `USR1@90`."""
+    preemptions: int = 0
+    """How often its GPUs were taken back for another job."""
     status: Literal["submitted"] | None = None
     message: str = ""
 
@@ -343,6 +353,7 @@ def attempt_view(attempt: Attempt) -> AttemptView:
         master_addr=attempt.master_addr,
         master_port=attempt.master_port,
         tasks=[_task_view(task) for task in attempt.tasks],
+        for_job=attempt.stop.for_label if attempt.stop else "",
         lease_ms=attempt.lease_ms,
     )
 
@@ -441,7 +452,17 @@ def _often_empty(shown: JobDetails) -> dict[str, Any]:
         "notify_to": targets_text(spec.notify),
         "notices": [notice_view(notice) for notice in job.notices],
         "labels": spec.labels,
+        "preemptible": spec.preemptible,
+        "checkpoint_ms": spec.checkpoint_ms,
+        "signal": _warning(spec.warn) if spec.warn else "",
+        "preemptions": job.preemptions,
     }
+
+
+def _warning(warn: WarnSignal) -> str:
+    from stoker.wire.text import warning_text  # only a control plane has to write it
+
+    return warning_text(warn)
 
 
 def _limit_fields(job: Job) -> dict[str, Any]:

@@ -28,7 +28,14 @@ from stoker.brain.domain.where import ANYWHERE, Where, make_where
 from stoker.wire.dependency_text import parse_dependencies
 from stoker.wire.rest.decode import Count, bad_value
 from stoker.wire.rest.notify import notify_of
-from stoker.wire.text import parse_begin, parse_duration, parse_lost_after, parse_priority
+from stoker.wire.text import (
+    parse_begin,
+    parse_checkpoint,
+    parse_duration,
+    parse_lost_after,
+    parse_priority,
+    parse_warning,
+)
 
 Value = TypeVar("Value")
 
@@ -104,6 +111,14 @@ class JobBody(
     lost_after: str | int | None = None
     """For how long its nodes may be silent before it ends there by itself and is started elsewhere: as `time_limit`;
     `0` or `never` = it waits for them. Left out = as the cluster has set."""
+    preemptible: bool = False
+    """Whether it may be stopped, and started again later, for a job of a higher priority."""
+    checkpoint: str | int | None = None
+    """How often it writes a checkpoint into its checkpoint folder, from which it goes on: as `time_limit`; `none` = it
+    keeps none."""
+    signal: str | None = None
+    """A warning before its GPUs are taken back and before its time limit: `USR1@90` = USR1, 90 s before the terminate
+    signal. `USR1` alone = 60 s, `@90` = USR1."""
     visible: Visible = Visible.UUID
     """How `CUDA_VISIBLE_DEVICES` names its GPUs."""
     array: str | None = None
@@ -163,6 +178,12 @@ class JobPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Not before; `now` = at once."""
     lost_after: str | int | None = None
     """For how long its nodes may be silent: as in a submit."""
+    preemptible: bool | None = None
+    """Whether it may be stopped for a job of a higher priority."""
+    checkpoint: str | int | None = None
+    """How often it writes a checkpoint; `none` = it keeps none."""
+    signal: str | None = None
+    """A warning before its end, such as `USR1@90`; `none` = no other than the terminate signal."""
     partition: str | None = None
     """A named part of the cluster; empty = none."""
     gpu_count: Count | None = None
@@ -195,11 +216,14 @@ class JobPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         where = _where(self, "")
         for field, name in (("where", "require"), ("exclude", "exclude"), ("tolerate", "tolerate")):
             given[name] = None if getattr(self, field) is None else getattr(where, name)
-        return JobChanges(**{name: value for name, value in given.items() if value is not None})
+        changes = {name: value for name, value in given.items() if value is not None}
+        if self.signal is not None:
+            changes["warn"] = _read(self, "signal", parse_warning, None, "")  # None is a value: no warning
+        return JobChanges(**changes)
 
 
 _SAME: Final = (
-    *("name", "comment", "requeue"),
+    *("name", "comment", "requeue", "preemptible"),
     *("gpu_count", "gpu_memory_mb", "gpu_model", "memory_mb", "tasks", "tasks_per_node"),
 )
 """Fields of a patch that are those of JobChanges."""
@@ -209,6 +233,7 @@ _PATCHED: Final[tuple[tuple[str, str, Callable[[Any], Any]], ...]] = (
     ("retries", "retries_max", int),
     ("after", "after", lambda given: parse_dependencies([given] if isinstance(given, str) else given)),
     ("lost_after", "lost_after_ms", lambda given: parse_lost_after(str(given))),
+    ("checkpoint", "checkpoint_ms", lambda given: parse_checkpoint(str(given))),
     ("partition", "partition", PartitionName),
     ("cpus", "cpus", lambda count: count or 1),
 )
@@ -284,6 +309,9 @@ def spec_of(body: JobBody, now: Instant, at: str = "", home: TenantName = DEFAUL
         secrets={variable: SecretName(name) for variable, name in (body.secrets or {}).items()},
         notify=_notify(body, at),
         labels=body.labels or {},
+        preemptible=body.preemptible,
+        checkpoint_ms=_read(body, "checkpoint", lambda given: parse_checkpoint(str(given)), 0, at),
+        warn=_read(body, "signal", parse_warning, None, at),
     )
 
 

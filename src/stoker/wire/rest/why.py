@@ -8,7 +8,7 @@ import msgspec
 from stoker.brain.domain.errors import FactValue
 from stoker.brain.domain.lifecycle import JOB_STATES, JobState
 from stoker.brain.domain.plan import Reservation
-from stoker.brain.domain.reason import ReasonCode
+from stoker.brain.domain.reason import ReasonCode, describe
 from stoker.brain.domain.units import Instant
 from stoker.wire.rest.job import JobDetails, reason_view
 from stoker.wire.rest.view import iso
@@ -75,6 +75,8 @@ class WhyView(msgspec.Struct, frozen=True, kw_only=True):
     """Jobs that hold what it waits for; of many those that end first."""
     blocking_jobs: int = 0
     """How many hold it in all."""
+    preempted: str = ""
+    """Of a job that waits again since its GPUs were taken back: for which job, and when; empty = they weren't."""
     fits_by: str | None = None
     """When enough of them have ended by their limits so that it fits, if nothing else starts meanwhile. A bound, no
     reservation; null = there is none."""
@@ -110,6 +112,7 @@ def why_view(shown: JobDetails, waits: WaitDetails) -> WhyView:
         position=place.position if place else None,
         waiting=place.waiting if place else None,
         similar_ahead=place.similar_ahead if place else None,
+        preempted=_preempted(shown),
         lent=waits.lent,
         blocked_by=list(waits.blocked_by),
         blocking_jobs=waits.blocking_jobs,
@@ -117,3 +120,10 @@ def why_view(shown: JobDetails, waits: WaitDetails) -> WhyView:
         starts_by=iso(waits.reservation.at) if waits.reservation else None,
         starts_on=list(waits.reservation.nodes) if waits.reservation else [],
     )
+
+
+def _preempted(shown: JobDetails) -> str:
+    """The sentence on how a job that waits lost its GPUs; whoever sees it reduced sees no reason of its record."""
+    own = shown.job.reason
+    waits = shown.state is JobState.PENDING and own is not None and own.code is ReasonCode.PREEMPTED
+    return describe(own) if waits and own is not None and shown.reason != own else ""

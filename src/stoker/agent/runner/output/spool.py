@@ -42,6 +42,7 @@ _READ_TRIES_MAX: Final = 5
 """A segment may go between listing and opening; the writer makes a new one only every few megabytes."""
 _WORK_NAME: Final = "work"
 _HOSTS_NAME: Final = "hosts"
+_NOTICES_NAME: Final = "notices"
 _TRASH_NAME: Final = "trash"
 _SCRIPT_NAME: Final = ".script"
 _LARGE_BYTES: Final = 256 * 1024
@@ -213,11 +214,11 @@ class OutputRetention:
         self._bytes_max = bytes_max
         self._large: deque[tuple[str, int]] = deque()
         self._bytes = 0
-        self._hosts = f"{data_dir}/{_HOSTS_NAME}"
-        for folder in (self._outputs, self._work, self._hosts):
+        self._hosts, self._notices = f"{data_dir}/{_HOSTS_NAME}", f"{data_dir}/{_NOTICES_NAME}"
+        for folder in (self._outputs, self._work, self._hosts, self._notices):
             os.makedirs(folder, mode=0o700, exist_ok=True)
         if os.geteuid() == 0:
-            for folder in (self._work, self._hosts, *((work_dir,) if work_dir != data_dir else ())):
+            for folder in (self._work, self._hosts, self._notices, *((work_dir,) if work_dir != data_dir else ())):
                 os.chmod(folder, 0o711)  # jobs of other users reach theirs, and see no other
         self.trash = Trash(f"{work_dir}/{_TRASH_NAME}")
 
@@ -228,6 +229,13 @@ class OutputRetention:
     def host_file(self, key: str) -> str:
         """Return the path of the file that tells a task its machines. It goes when the task ends."""
         return f"{self._hosts}/{key}"
+
+    def notice_file(self, key: str) -> str:
+        """Return the path of the file that tells a task that it is to go. It goes when the task ends.
+
+        Its folder is no job's own, so that no link of a job's leads the runner elsewhere.
+        """
+        return f"{self._notices}/{key}"
 
     def workdir(self, key: str) -> str:
         """Return the working folder of a task's attempt, made when missing. Raises OSError."""
@@ -241,12 +249,13 @@ class OutputRetention:
         return f"{self._work}/{_attempt(key)}/{_SCRIPT_NAME}.{key.rpartition('.')[2]}"
 
     def ended(self, key: str, live: Iterable[str]) -> None:
-        """Count the output of a task that ended, and drop its script and its host file.
+        """Count the output of a task that ended, and drop its script, its host file and its notice.
 
         An empty folder of its attempt goes at once: most leave nothing.
         """
-        with suppress(OSError):  # it had none, or it goes when the next runner counts anew
-            os.unlink(self.host_file(key))
+        for path in (self.host_file(key), self.notice_file(key)):
+            with suppress(OSError):  # it had none, or it goes when the next runner counts anew
+                os.unlink(path)
         with suppress(OSError):  # it had none
             self.trash.take(self.script_folder(key))
         size = kept_bytes(self.output(key))
@@ -283,9 +292,10 @@ class OutputRetention:
     def recount(self, known: Iterable[str]) -> None:
         """Count anew after a restart, and drop what belongs to none of the known tasks."""
         kept = set(known)
-        for name in os.listdir(self._hosts):
-            with suppress(OSError):
-                os.unlink(f"{self._hosts}/{name}")
+        for folder in (self._hosts, self._notices):
+            for name in os.listdir(folder):
+                with suppress(OSError):
+                    os.unlink(f"{folder}/{name}")
         for name in os.listdir(self._outputs):
             key = name.rpartition(".")[0]
             if key not in kept:

@@ -7,6 +7,7 @@ Rules: R1  an array ends when all of its members have: `succeeded` if all of the
        R2  a job whose dependency can never be met ends at once; of an array the members that are records end first
        R3  nothing is forgotten while a decision that needs it is still due
        R4  that a time limit is near is said once, unless the job is given another one; of what has passed it nothing is
+       R5  the same holds for the notice that a job wished for itself, so long before its limit as it said
 """
 
 from collections.abc import Iterator, Sequence, Set
@@ -24,6 +25,7 @@ from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.dependencies import never_because
 from stoker.brain.state.events.job import (
     AttemptStopping,
+    AttemptWarned,
     DependenciesMet,
     JobEvent,
     JobFinished,
@@ -49,7 +51,8 @@ def run(state: ClusterState, now: Instant) -> tuple[Event, ...]:
         AttemptStopping(job=job, attempt=state.jobs[job].attempts[-1].number, cause=StopCause.TIMEOUT)
         for job in over[:DUE_MAX]
     ]
-    events += _near(state, indexes.warnings.due(unmoved), frozenset(over))
+    events += _near(state, indexes.warnings.due(unmoved), frozenset(over), TimeLimitNear)
+    events += _near(state, indexes.signals.due(unmoved), frozenset(over), AttemptWarned)
     eligible = indexes.delayed.due(now)[:DUE_MAX]
     if eligible:
         events.append(JobsEligible(jobs=tuple(eligible)))
@@ -64,12 +67,14 @@ def run(state: ClusterState, now: Instant) -> tuple[Event, ...]:
     return tuple(events)
 
 
-def _near(state: ClusterState, due: Sequence[JobId], over: Set[JobId]) -> Iterator[TimeLimitNear]:
-    """Yield the warnings before a time limit that are due (R4)."""
+def _near(
+    state: ClusterState, due: Sequence[JobId], over: Set[JobId], kind: type[TimeLimitNear] | type[AttemptWarned]
+) -> Iterator[TimeLimitNear | AttemptWarned]:
+    """Yield the warnings of one kind before a time limit that are due (R4, R5)."""
     for job in [state.jobs[each] for each in due if each not in over][:DUE_MAX]:
         attempt, limit_ms = job.attempts[-1], job.spec.time_limit_ms
         ends_at = later(attempt.began_at, limit_ms - attempt.clock_moved_ms + state.clock_moved_ms)
-        yield TimeLimitNear(job=job.id, attempt=attempt.number, limit_ms=limit_ms, ends_at=ends_at)
+        yield kind(job=job.id, attempt=attempt.number, limit_ms=limit_ms, ends_at=ends_at)
 
 
 def _surplus(state: ClusterState) -> tuple[JobId, ...]:

@@ -18,6 +18,7 @@ from stoker.brain.domain.errors import Refusal, refuse
 from stoker.brain.domain.ids import NOBODY, JobId, Principal
 from stoker.brain.domain.job import Job, StopCause
 from stoker.brain.domain.lifecycle import FAILED, LIVE, JobState
+from stoker.brain.domain.preemption import TAKEN_BACK
 from stoker.brain.domain.reason import Reason, ReasonCode
 from stoker.brain.domain.units import NEVER
 from stoker.brain.state.cluster import ClusterState
@@ -295,7 +296,8 @@ def _once_more(job: Job, held_by: Principal | None) -> Iterator[JobEvent]:
         stop = attempt.stop
         hold = held_by is not None
         # Who asks for a hold while it stops to be requeued gets it; who then asks for none lets it wait.
-        other = stop is not None and stop.cause is StopCause.REQUEUED and stop.hold != hold
+        waits_again = stop is not None and stop.cause in (StopCause.REQUEUED, *TAKEN_BACK)
+        other = waits_again and stop is not None and stop.hold != hold
         if stop is None or stop.cause is StopCause.MEMBER_ENDED or other:
             yield AttemptStopping(job=job.id, attempt=attempt.number, cause=StopCause.REQUEUED, hold=hold)
 

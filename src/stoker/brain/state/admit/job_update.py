@@ -22,6 +22,7 @@ from stoker.brain.domain.ids import JobId
 from stoker.brain.domain.job import Job, JobSpec, StopCause, lazy_member
 from stoker.brain.domain.job_changes import MAY_CHANGE_LIVE, called, changes_between, values_before
 from stoker.brain.domain.lifecycle import JobState
+from stoker.brain.domain.preemption import TAKEN_BACK
 from stoker.brain.domain.units import NEVER, Instant, human_duration
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.commands import Answer, UpdateJob
@@ -150,7 +151,7 @@ def _over_already(state: ClusterState, job: Job, spec: JobSpec, now: Instant) ->
     attempt, limit_ms = job.live_attempt, spec.time_limit_ms
     if attempt is None or limit_ms == job.spec.time_limit_ms:
         return None
-    if attempt.stop is not None and attempt.stop.cause is not StopCause.REQUEUED:
+    if attempt.stop is not None and attempt.stop.cause not in (StopCause.REQUEUED, *TAKEN_BACK):
         message = f"job {job.label} is ending already ({attempt.stop.cause}); no time limit changes that"
         return refuse("job_ended", message, f"`stoker requeue {job.label}` runs it once more", job_id=job.label)
     began = attempt.began_at

@@ -7,6 +7,7 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
+from stoker.brain.domain.allocation import Claim
 from stoker.brain.domain.array import (
     CancelledMembers,
     Members,
@@ -44,6 +45,8 @@ def apply_job(state: ClusterState, event: events.JobEvent, at: Instant, by: Prin
                 state.put_job(replace(array, started_at=at))
         case events.AttemptStopping():
             state.put_job(_stopping(state.jobs[event.job], event, at, by))
+        case events.CapacityClaimed():
+            _claim(state, event, at)
         case events.TaskEnded():
             state.put_job(_task_ended(state.jobs[event.job], event))
         case events.JobRequeued():
@@ -69,10 +72,8 @@ def apply_job(state: ClusterState, event: events.JobEvent, at: Instant, by: Prin
             state.put_job(_returned(state.jobs[event.job], at, by))
         case events.JobSignalled() | events.JobForwarded():
             pass  # history only
-        case events.TimeLimitNear():
-            job = state.jobs[event.job]
-            warned = replace(_live(job, event.attempt), warned_limit_ms=event.limit_ms)
-            state.put_job(replace(job, attempts=_with_attempt(job, warned)))
+        case events.TimeLimitNear() | events.AttemptWarned():
+            state.put_job(_told_of_limit(state.jobs[event.job], event))
         case events.JobUpdated():
             state.put_job(_updated(state.jobs[event.job], event, at))
         case events.MemberMade() | events.MembersCancelled():
@@ -241,6 +242,7 @@ def _returned(job: Job, at: Instant, by: Principal) -> Job:
         retries_used=0,
         requeues_used=0,
         port_retries_used=0,
+        preemptions=0,
         # Its next end is another one.
         notices=tuple(each for each in job.notices if each.event not in (NotifyEvent.END, NotifyEvent.FAIL)),
     )
@@ -300,8 +302,23 @@ def _task_started(job: Job, event: events.TaskStarted, at: Instant, clock_moved_
 def _stopping(job: Job, event: events.AttemptStopping, at: Instant, by: Principal) -> Job:
     attempt = _live(job, event.attempt)
     if event.cause is not None:
-        attempt = replace(attempt, stop=StopRequest(cause=event.cause, at=at, by=by, hold=event.hold))
+        stop = StopRequest(
+            cause=event.cause, at=at, by=by, hold=event.hold, for_job=event.for_job, for_label=event.for_label
+        )
+        attempt = replace(attempt, stop=stop)
     return replace(job, state=_moved(job, JobState.STOPPING), attempts=_with_attempt(job, attempt))
+
+
+def _told_of_limit(job: Job, event: events.TimeLimitNear | events.AttemptWarned) -> Job:
+    attempt = _live(job, event.attempt)
+    if isinstance(event, events.TimeLimitNear):
+        return replace(job, attempts=_with_attempt(job, replace(attempt, warned_limit_ms=event.limit_ms)))
+    return replace(job, attempts=_with_attempt(job, replace(attempt, signalled_limit_ms=event.limit_ms)))
+
+
+def _claim(state: ClusterState, event: events.CapacityClaimed, at: Instant) -> None:
+    state.claims.pop(event.job, None)  # to the end of the line
+    state.claims[event.job] = Claim(job=event.job, tasks=event.tasks, at=at)
 
 
 def _task_ended(job: Job, event: events.TaskEnded) -> Job:
@@ -331,6 +348,7 @@ def _requeued(job: Job, event: events.JobRequeued, at: Instant) -> Job:
         retries_used=event.retries_used,
         requeues_used=event.requeues_used,
         port_retries_used=event.port_retries_used,
+        preemptions=event.preemptions,
     )
 
 

@@ -39,6 +39,11 @@ def _finished_fields(event: "JobFinished") -> Fields:
     return {"state": event.state, "exit_code": event.exit_code, "reason": event.reason.code if event.reason else None}
 
 
+def _stopping_fields(event: "AttemptStopping") -> Fields:
+    fields: dict[str, object] = {"attempt": event.attempt, "cause": event.cause or "ending"}
+    return {**fields, "for_job": event.for_label} if event.for_job else fields
+
+
 def _stopping_note(event: "AttemptStopping") -> JobNote | None:
     action = {StopCause.CANCELLED: "cancel", StopCause.REQUEUED: "requeue"}.get(event.cause) if event.cause else None
     return JobNote(action, event.job, "hold" if event.hold else "") if action else None
@@ -136,13 +141,35 @@ class AttemptStopping(_AboutAttempt, frozen=True, kw_only=True, tag="attempt_sto
     row: ClassVar["Row[AttemptStopping]"] = Row(
         wakes=False,
         audience=Audience.JOB,
-        log=LogLine("task_stopping", lambda event: {"attempt": event.attempt, "cause": event.cause or "ending"}),
+        log=LogLine("task_stopping", _stopping_fields),
         audit=_stopping_note,
+        metric=JobMetric.STOPPING,
     )
 
     cause: StopCause | None = None
     hold: bool = False
     """As in `StopRequest`."""
+    for_job: JobId = JobId(0)
+    for_label: str = ""
+    """Both as in `StopRequest`."""
+
+
+class CapacityClaimed(AboutJob, frozen=True, kw_only=True, tag="capacity_claimed"):
+    """A pending job got a claim: what others are told to give up, and what is free beside it, is kept for it.
+
+    It takes the place of an earlier claim of the job, and lasts until the job is placed, or may not start any more.
+    """
+
+    row: ClassVar["Row[CapacityClaimed]"] = Row(
+        wakes=False,
+        audience=Audience.JOB,
+        log=LogLine(
+            "capacity_claimed", lambda event: {"agent_id": nodes_text(event.tasks), "gpu_ids": gpus_text(event.tasks)}
+        ),
+        audit=None,
+    )
+
+    tasks: tuple[TaskPlacement, ...]
 
 
 class TaskEnded(_AboutTask, frozen=True, kw_only=True, tag="task_ended"):
@@ -182,6 +209,7 @@ class JobRequeued(AboutJob, frozen=True, kw_only=True, tag="job_requeued"):
     requeues_used: int = 0
     port_retries_used: int = 0
     held: bool = False
+    preemptions: int = 0
 
 
 class JobsEligible(msgspec.Struct, frozen=True, kw_only=True, tag="jobs_eligible"):
@@ -274,6 +302,24 @@ class TimeLimitNear(_AboutAttempt, frozen=True, kw_only=True, tag="time_limit_ne
         wakes=False,
         audience=Audience.JOB,
         log=LogLine("time_limit_near", lambda event: {"attempt": event.attempt, "ends_at": event.ends_at}),
+        audit=None,
+    )
+
+    limit_ms: int
+    ends_at: Instant
+    """When it reaches the limit."""
+
+
+class AttemptWarned(_AboutAttempt, frozen=True, kw_only=True, tag="attempt_warned"):
+    """The processes of a running attempt are given notice of its time limit, as long before it as the job wished.
+
+    Once for each limit that the job is given.
+    """
+
+    row: ClassVar["Row[AttemptWarned]"] = Row(
+        wakes=False,
+        audience=Audience.JOB,
+        log=LogLine("task_warned", lambda event: {"attempt": event.attempt, "ends_at": event.ends_at}),
         audit=None,
     )
 
@@ -409,6 +455,7 @@ JobEvent = (
     | JobPlaced
     | TaskStarted
     | AttemptStopping
+    | CapacityClaimed
     | TaskEnded
     | JobRequeued
     | JobsEligible
@@ -419,6 +466,7 @@ JobEvent = (
     | JobReturned
     | JobSignalled
     | TimeLimitNear
+    | AttemptWarned
     | JobUpdated
     | JobForwarded
     | MemberMade

@@ -38,6 +38,7 @@ class JobMetric(Enum):
 
     SUBMITTED = "jobs were submitted"
     PLACED = "an attempt was placed"
+    STOPPING = "an attempt was told to end, or ends"
     FINISHED = "a job ended"
     MEMBERS_CANCELLED = "members of an array ended before they became records"
     ELIGIBLE = "jobs may be placed from now on"

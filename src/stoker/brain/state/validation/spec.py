@@ -14,7 +14,7 @@ from stoker.brain.domain.label import check_job_labels
 from stoker.brain.domain.notify import nobody_fault
 from stoker.brain.domain.output import pattern_fault
 from stoker.brain.domain.policy import LEASE_MS_MAX, Policy
-from stoker.brain.domain.units import Instant, human_duration, utc_text
+from stoker.brain.domain.units import SECOND_MS, Instant, human_duration, utc_text
 from stoker.brain.state.validation.fields import refuse_long_text, refuse_out_of_range, time_limit_fault
 
 
@@ -202,7 +202,7 @@ def _limits_fault(spec: JobSpec, policy: Policy) -> Refusal | None:
         hint = "give a time above zero"
         return refuse("bad_time", f"a time limit of {spec.time_limit_ms} ms lies in the past", hint, field="time")
     too_long = time_limit_fault(spec.time_limit_ms, policy.time_limit_max_ms, "here")
-    return too_long or _lost_after_fault(spec.lost_after_ms, policy)
+    return too_long or _lost_after_fault(spec.lost_after_ms, policy) or _warning_fault(spec)
 
 
 def _lost_after_fault(asked_ms: int | None, policy: Policy) -> Refusal | None:
@@ -220,6 +220,21 @@ def _lost_after_fault(asked_ms: int | None, policy: Policy) -> Refusal | None:
         lost_after_ms=asked_ms,
         low_ms=least,
         high_ms=most,
+    )
+
+
+def _warning_fault(spec: JobSpec) -> Refusal | None:
+    warn, limit_ms = spec.warn, spec.time_limit_ms
+    if warn is None or not limit_ms or warn.lead_ms < limit_ms:
+        return None
+    lead, limit = human_duration(warn.lead_ms), human_duration(limit_ms)
+    return refuse(
+        "bad_signal",
+        f"a warning {lead} before the end of a job whose whole time limit is {limit} would come before it starts",
+        f"give a shorter lead, such as `--signal USR1@{max(1, limit_ms // 10 // SECOND_MS)}`, or a longer time limit",
+        field="signal",
+        lead_ms=warn.lead_ms,
+        limit_ms=limit_ms,
     )
 
 
