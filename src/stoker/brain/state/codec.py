@@ -18,8 +18,9 @@ from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.quota import Pools
 from stoker.brain.domain.secret import Secret
 from stoker.brain.domain.tenant import Tenant
-from stoker.brain.domain.units import Instant
+from stoker.brain.domain.units import Instant, later
 from stoker.brain.state.cluster import ClusterState
+from stoker.brain.state.decayed_usage import UsageRecord
 from stoker.brain.state.events.union import Event
 
 FORMAT: Final = 2
@@ -62,6 +63,8 @@ class _Header(msgspec.Struct, frozen=True, kw_only=True):
     tokens: tuple[Token, ...] = ()
     clock_moved_ms: int = 0
     secrets: tuple[Secret, ...] = ()
+    decayed_usage: UsageRecord | None = None
+    """None = it wasn't counted when this was written."""
 
 
 _encoder: Final = msgspec.json.Encoder(order="deterministic")
@@ -112,6 +115,7 @@ def snapshot_chunks(state: ClusterState) -> Iterator[bytes]:
             tokens=tuple(state.tokens.values()),
             clock_moved_ms=state.clock_moved_ms,
             secrets=tuple(state.secrets.values()),
+            decayed_usage=state.decayed_usage.record(),
         )
     )
     yield _encoder.encode(nodes)
@@ -160,6 +164,8 @@ def _fill(state: ClusterState, header: _Header, nodes: list[Node], jobs: Iterabl
     for chunk in jobs:
         for job in chunk:
             state.put_job(job)
+    # After the jobs: what they hold is in it.
+    state.decayed_usage.load(header.decayed_usage, later(header.last_at, -header.clock_moved_ms))
     found = f"{len(state.jobs)} of {header.jobs} jobs, {len(state.nodes)} of {header.nodes} nodes"
     if (len(state.nodes), len(state.jobs)) != (header.nodes, header.jobs):
         raise ValueError(f"not a whole snapshot: {found}")
