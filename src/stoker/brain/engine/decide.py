@@ -42,7 +42,7 @@ from stoker.brain.engine.draft import Draft
 from stoker.brain.engine.fit import NodeFit, Search
 from stoker.brain.engine.gang import choose_port, fit_gang, needs_rendezvous, number_ranks
 from stoker.brain.engine.guarantee_hold import HELD_MAX, GuaranteeHold
-from stoker.brain.engine.queue_order import Candidate, in_order
+from stoker.brain.engine.queue_order import Candidate, QueueOrder, in_order
 from stoker.brain.engine.quota_order import FIRST, QuotaOrder
 from stoker.brain.engine.satisfiability import NodeClassStatus
 from stoker.brain.state.view import Bucket, SelectedNodes, View
@@ -122,6 +122,8 @@ class _Pass:
         self._policy = policy
         self._buckets = buckets
         self._draft = Draft(view)
+        self._queue_order: QueueOrder | None = None
+        """Made when a job first comes up: where none fits, nothing is to be ordered."""
         self._quota_order = QuotaOrder(view, buckets)
         self._standing = FIRST - 1
         self._later: dict[Shape, None] = {}
@@ -223,7 +225,9 @@ class _Pass:
         return True
 
     def in_order(self, now: Instant) -> Iterator[Candidate]:
-        return in_order(self._buckets, self._view, self._policy, now, self.blocked)
+        if self._queue_order is None:
+            self._queue_order = QueueOrder(self._view, self._policy, now, self._buckets)
+        return in_order(self._queue_order, self._buckets, self.blocked)
 
     def is_first_by_quota(self, shape: Shape) -> bool:
         """Return whether the shape may take GPUs in this round; else it is blocked, for this round or for good."""

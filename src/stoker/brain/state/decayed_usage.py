@@ -24,7 +24,8 @@ import msgspec
 
 from stoker.brain.domain.ids import TenantName
 from stoker.brain.domain.quota import NOTHING, Amount
-from stoker.brain.domain.units import NEVER, Instant
+from stoker.brain.domain.tenant import Tenant
+from stoker.brain.domain.units import NEVER, Instant, later
 
 FIELDS: Final = 4
 """The first fields of an Amount: GPUs, GPU memory, CPUs, memory. How many jobs there are is no resource."""
@@ -174,3 +175,51 @@ class DecayedUsage:
             self.counts, self.origin = True, record.origin
             self._rows = {name: list(row) for name, *row in record.tenants}
             self._known = 0, 1 << _ONE_BITS
+
+
+class TenantUse:
+    """Decayed usage of tenants as parts of what the nodes in service have, of the resource of which it is most."""
+
+    __slots__ = ("_capacity", "_decayed", "_held", "_moved_ms", "_tenants")
+
+    def __init__(
+        self,
+        decayed: DecayedUsage,
+        held: Mapping[TenantName, Amount],
+        capacity: Amount,
+        tenants: Mapping[TenantName, Tenant],
+        moved_ms: int = 0,
+    ) -> None:
+        self._decayed, self._held, self._tenants = decayed, held, tenants
+        self._capacity = capacity[:FIELDS]
+        self._moved_ms = moved_ms
+
+    def share(self, tenant: TenantName, now: Instant, whole: int) -> int:
+        """Return the dominant share of a tenant with all beneath it, in parts of `whole`."""
+        above, below = self._weighed(tenant, now)
+        return self._largest(above, below, whole)[0]
+
+    def own_share(self, tenant: TenantName, now: Instant, whole: int) -> int:
+        """Return that of the tenant's own jobs. Costs a step for each tenant there is."""
+        above, below = self._weighed(tenant, now)
+        for each in self._tenants.values():
+            if each.parent == tenant:
+                above = [one - other for one, other in zip(above, self._weighed(each.name, now)[0], strict=True)]
+        return self._largest([max(0, each) for each in above], below, whole)[0]
+
+    def resource(self, tenant: TenantName, now: Instant) -> int:
+        """Return the field of an Amount of which the tenant's share is largest; the first of equals."""
+        above, below = self._weighed(tenant, now)
+        return self._largest(above, below, 1 << _ONE_BITS)[1]
+
+    def _weighed(self, tenant: TenantName, now: Instant) -> tuple[Sequence[int], int]:
+        held = self._held.get(tenant, NOTHING)
+        return self._decayed.weighed(tenant, held, later(now, -self._moved_ms))
+
+    def _largest(self, above: Sequence[int], below: int, whole: int) -> tuple[int, int]:
+        """The largest share and its field. Of what no node in service has nothing is a share."""
+        shares = [
+            use * whole // (has * below) if use and has else 0 for use, has in zip(above, self._capacity, strict=True)
+        ]
+        most = max(shares)
+        return most, shares.index(most)
