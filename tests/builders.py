@@ -224,6 +224,8 @@ class Cluster:
             usage_ledger.tenant_changed(name, each)
         for job in self.jobs.values():
             usage_ledger.charge(job.spec.tenant, job.spec.job_class, held(job))
+        for job in self.waiting():
+            usage_ledger.wait(job.spec.tenant, 1)
         return usage_ledger
 
     def live_attempts(self) -> list[Attempt]:

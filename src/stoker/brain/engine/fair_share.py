@@ -89,7 +89,7 @@ class FairShare:
         """Those that compete, by the tenant that they are beneath."""
         self._own: dict[TenantName, None] = {}
         """Tenants whose own jobs compete with the tenants beneath them."""
-        if self._points and len(self._waiting) > 1:
+        if self._points:
             self._gather()
 
     def _gather(self) -> None:
@@ -108,6 +108,12 @@ class FairShare:
             fraction = self._fraction_of_jobs(tenant) + _EQUAL
             term = self._terms[tenant] = self._points * fraction >> _WHOLE_BITS
         return term
+
+    def term_of_tree(self, name: TenantName) -> int | None:
+        """Return the points of the best placed jobs of a tenant and all beneath it; None = none is in the queue."""
+        if name not in self._beneath.get(self._view.tenants[name].parent, ()):
+            return None
+        return self._points * (self._fraction(name) + _EQUAL) >> _WHOLE_BITS
 
     def _fraction_of_jobs(self, tenant: TenantName) -> int:
         fraction = self._fraction(tenant)

@@ -155,6 +155,10 @@ class DecayedUsage:
         # A reader whose clock is behind the newest event would see less than nothing.
         return [max(0, held[at] * weight - row[at]) for at in range(FIELDS)], weight
 
+    def knows(self, tenant: TenantName) -> bool:
+        """Return whether a tenant has used anything that isn't long forgotten."""
+        return tenant in self._rows
+
     def negative(self, held: Mapping[TenantName, Amount]) -> list[TenantName]:
         """Return the tenants that have used less than nothing by now, of which there are none."""
         weight = self._weight(self.now)
@@ -206,6 +210,10 @@ class TenantUse:
             if each.parent == tenant:
                 above = [one - other for one, other in zip(above, self._weighed(each.name, now)[0], strict=True)]
         return self._largest([max(0, each) for each in above], below, whole)[0]
+
+    def has_used(self, tenant: TenantName) -> bool:
+        """Return whether there is anything to be seen of its use."""
+        return self._decayed.knows(tenant)
 
     def resource(self, tenant: TenantName, now: Instant) -> int:
         """Return the field of an Amount of which the tenant's share is largest; the first of equals."""
