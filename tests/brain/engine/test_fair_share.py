@@ -13,7 +13,7 @@ from stoker.brain.domain.quota import Amount
 from stoker.brain.domain.tenant import Tenant
 from stoker.brain.domain.units import DAY_MS, Instant
 from stoker.brain.engine.fair_share import FairShare
-from stoker.brain.engine.queue_order import QueueOrder, in_order
+from stoker.brain.engine.queue_order import QueueOrder, in_order, tenants_of
 from stoker.brain.state.decayed_usage import DecayedUsage, TenantUse
 from tests.builders import NOW, Cluster, cluster, job, node, tenant, where
 
@@ -45,7 +45,7 @@ def held_for_a_day(here: Cluster, held: Mapping[str, Amount], capacity: Amount |
 
 def terms(here: Cluster, policy: Policy = HUNDRED) -> dict[str, int]:
     waiting = here.pending()
-    fair = FairShare(here, policy, NOW, waiting)
+    fair = FairShare(here, policy, NOW, tenants_of(waiting))
     return {bucket.shape.tenant: fair.term(bucket.shape.tenant) for bucket in waiting}
 
 
@@ -200,7 +200,7 @@ def test_a_sibling_that_has_used_less_but_waits_for_nothing_costs_nobody_points(
 
 def order(here: Cluster, policy: Policy | None = None) -> list[JobId]:
     waiting = here.pending()
-    queue = QueueOrder(here, policy or Policy(), NOW, waiting)
+    queue = QueueOrder(here, policy or Policy(), NOW, tenants_of(waiting))
     return [each.job for each in in_order(queue, waiting, ())]
 
 

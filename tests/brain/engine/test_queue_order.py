@@ -6,7 +6,7 @@ from stoker.brain.domain.demand import Shape
 from stoker.brain.domain.job import Job
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.units import HOUR_MS, Instant
-from stoker.brain.engine.queue_order import Candidate, QueueOrder, in_order
+from stoker.brain.engine.queue_order import Candidate, QueueOrder, in_order, tenants_of
 from stoker.brain.state.state_view import StateView
 from stoker.brain.state.view import Bucket, View
 from tests.brain.state.story import Story, spec
@@ -22,7 +22,7 @@ def _candidates(
     buckets: Sequence[Bucket] | None = None,
 ) -> Iterator[Candidate]:
     waiting = list(view.pending()) if buckets is None else buckets
-    return in_order(QueueOrder(view, policy or Policy(), now, waiting), waiting, blocked)
+    return in_order(QueueOrder(view, policy or Policy(), now, tenants_of(waiting)), waiting, blocked)
 
 
 def _ids(candidates: Iterable[Candidate]) -> list[int]:

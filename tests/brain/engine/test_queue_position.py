@@ -9,7 +9,7 @@ from stoker.brain.domain.ids import JobId
 from stoker.brain.domain.job import Job
 from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.policy import Policy
-from stoker.brain.engine.queue_order import Priority, QueueOrder, QueuePosition, in_order, queue_position
+from stoker.brain.engine.queue_order import Priority, QueueOrder, QueuePosition, in_order, queue_position, tenants_of
 from stoker.brain.state.commands import Cancel, Hold
 from stoker.brain.state.state_view import StateView
 from tests.brain.state.story import Story, spec
@@ -22,7 +22,9 @@ def looked_at(story: Story) -> list[JobId]:
     """The jobs in the order in which a pass that places nothing comes to them."""
     view = StateView(story.state)
     waiting = list(view.pending())
-    return [each.job for each in in_order(QueueOrder(view, story.state.policy, story.now, waiting), waiting, ())]
+    return [
+        each.job for each in in_order(QueueOrder(view, story.state.policy, story.now, tenants_of(waiting)), waiting, ())
+    ]
 
 
 def record_of(story: Story, job: JobId) -> Job:

@@ -122,6 +122,8 @@ class _Pass:
         self._policy = policy
         self._buckets = buckets
         self._draft = Draft(view)
+        self._nodes_allowed: dict[TenantName, Where] = {}
+        """Of each tenant that has jobs in the queue."""
         self._queue_order: QueueOrder | None = None
         """Made when a job first comes up: where none fits, nothing is to be ordered."""
         self._quota_order = QuotaOrder(view, buckets)
@@ -151,7 +153,7 @@ class _Pass:
     def sift(self) -> None:
         """Block every shape for which there isn't enough capacity even now. The hottest loop of a long queue."""
         blocked, fitting, known = self.blocked, self._fitting, self._gpu_choices
-        allowed: dict[TenantName, Where] = {}
+        allowed = self._nodes_allowed
         for bucket in self._buckets:
             self.shape = shape = bucket.shape
             demand = shape.demand
@@ -226,7 +228,7 @@ class _Pass:
 
     def in_order(self, now: Instant) -> Iterator[Candidate]:
         if self._queue_order is None:
-            self._queue_order = QueueOrder(self._view, self._policy, now, self._buckets)
+            self._queue_order = QueueOrder(self._view, self._policy, now, self._nodes_allowed)
         return in_order(self._queue_order, self._buckets, self.blocked)
 
     def is_first_by_quota(self, shape: Shape) -> bool:

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from stoker.brain.domain.array import Spans, contains, indexes_of, member_id
 from stoker.brain.domain.demand import Shape
-from stoker.brain.domain.ids import JobId
+from stoker.brain.domain.ids import JobId, TenantName
 from stoker.brain.domain.job import Job
 from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.plan import UndecidableShape
@@ -80,10 +80,10 @@ class QueueOrder:
 
     __slots__ = ("_now", "fair_share", "policy", "view")
 
-    def __init__(self, view: View, policy: Policy, now: Instant, buckets: Iterable[Bucket]) -> None:
-        """`buckets` are all that wait."""
+    def __init__(self, view: View, policy: Policy, now: Instant, waiting: Iterable[TenantName]) -> None:
+        """`waiting` are the tenants of all jobs in the queue."""
         self.view, self.policy, self._now = view, policy, now
-        self.fair_share = FairShare(view, policy, now, buckets)
+        self.fair_share = FairShare(view, policy, now, waiting)
 
     def heads(self, buckets: Iterable[Bucket], blocked: Container[Shape]) -> list[_Head]:
         """The first of each queue, in order, but for those of shapes that are blocked already."""
@@ -122,6 +122,11 @@ class QueueOrder:
         return min(self.policy.aging_max, waited_ms * self.policy.aging_per_hour // HOUR_MS)
 
 
+def tenants_of(buckets: Iterable[Bucket]) -> Iterable[TenantName]:
+    """Return the tenants of these jobs."""
+    return dict.fromkeys([bucket.shape.tenant for bucket in buckets])
+
+
 def in_order(order: QueueOrder, buckets: Iterable[Bucket], blocked: Container[Shape]) -> Iterator[Candidate]:
     """Yield the waiting jobs one by one. `blocked` is read anew at each step, so a caller may add to it on the way."""
     view = order.view
@@ -152,7 +157,7 @@ def queue_position(view: View, policy: Policy, job: Job, now: Instant) -> QueueP
     if job.state is not JobState.PENDING:
         return None
     buckets = list(view.pending())
-    position = _Position(QueueOrder(view, policy, now, buckets), job)
+    position = _Position(QueueOrder(view, policy, now, tenants_of(buckets)), job)
     for bucket in buckets:
         position.add(bucket)
     return position.found()

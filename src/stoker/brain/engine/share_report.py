@@ -20,7 +20,7 @@ from stoker.brain.domain.quota import NOTHING
 from stoker.brain.domain.tenant import NO_TENANT, path_of
 from stoker.brain.domain.units import Instant
 from stoker.brain.engine.fair_share import WHOLE, FairShare
-from stoker.brain.engine.queue_order import Priority, QueueOrder
+from stoker.brain.engine.queue_order import Priority, QueueOrder, tenants_of
 from stoker.brain.engine.quota_order import QuotaOrder
 from stoker.brain.state.usage_ledger import UsageLedger
 from stoker.brain.state.view import Bucket, View
@@ -70,7 +70,7 @@ class ShareReport(NamedTuple):
 def share_report(view: View, policy: Policy, now: Instant, among: Collection[TenantName] | None = None) -> ShareReport:
     """Return the shares of these tenants, None = of all, and the next job, also where it is of another tenant."""
     buckets = list(view.pending())
-    order = QueueOrder(view, policy, now, buckets)
+    order = QueueOrder(view, policy, now, tenants_of(buckets))
     names = [name for name in _shown(view) if among is None or name in among]
     shares = _Shares(view, order.fair_share, now)
     lines = [shares.of(name) for name in names[:LINES_MAX]]
