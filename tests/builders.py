@@ -30,12 +30,13 @@ from stoker.brain.domain.node import Free, Inventory, Node, NodePause
 from stoker.brain.domain.partition import Partition
 from stoker.brain.domain.plan import Place, Plan
 from stoker.brain.domain.policy import Policy
-from stoker.brain.domain.quota import Limits, Pools, Quota, held
+from stoker.brain.domain.quota import NOTHING, Limits, Pools, Quota, held
 from stoker.brain.domain.secret import SealedValue, Secret, SecretName
 from stoker.brain.domain.tenant import THE_DEFAULT, Tenant
-from stoker.brain.domain.units import HOUR_MS, NEVER, Instant
+from stoker.brain.domain.units import DAY_MS, HOUR_MS, NEVER, Instant
 from stoker.brain.domain.where import ANYWHERE, Where, selects
 from stoker.brain.engine.decide import decide
+from stoker.brain.state.decayed_usage import DecayedUsage, TenantUse
 from stoker.brain.state.state_view import latest_end
 from stoker.brain.state.usage_ledger import UsageLedger
 from stoker.brain.state.view import Bucket, FutureRelease, GpuKinds, NodeClass, RunningJob, SelectedNodes
@@ -194,6 +195,8 @@ class Cluster:
         self.partitions: Mapping[PartitionName, Partition] = {each.name: each for each in partitions}
         self.tenants: Mapping[TenantName, Tenant] = {each.name: each for each in (THE_DEFAULT, *tenants)}
         self.pools = pools or Pools()
+        self.tenant_use = TenantUse(DecayedUsage(DAY_MS), {}, NOTHING, self.tenants)
+        """Nobody has used anything, until a test says so."""
         self.position = Position(len(self.jobs))
         self.epoch = Epoch(1)
         self.free = self._free_where(lambda node: node.takes_work)
@@ -223,6 +226,8 @@ class Cluster:
             usage_ledger.tenant_changed(name, each)
         for job in self.jobs.values():
             usage_ledger.charge(job.spec.tenant, job.spec.job_class, held(job))
+        for job in self.waiting():
+            usage_ledger.wait(job.spec.tenant, 1)
         return usage_ledger
 
     def live_attempts(self) -> list[Attempt]:

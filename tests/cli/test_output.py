@@ -16,6 +16,7 @@ from stoker.cli.display.output import pair_lines, show_lines, show_pairs, show_r
 from stoker.cli.display.table import csv_text, table_lines
 from stoker.cli.display.terminal import size
 from stoker.cli.main import root
+from stoker.wire.rest.why import PriorityView
 from tests.cli.test_help import command_at, every_command
 from tests.cli.views import attempt, job, task, why
 
@@ -99,6 +100,14 @@ def test_a_job_of_somebody_else_says_whose_it_is_and_what_is_not_shown() -> None
     assert told["name"] == "train"
     assert not told["command"]
     assert told["hidden"] == "what it runs and writes: that is for anna, leads of tenant red and admins"
+
+
+def test_why_says_what_a_priority_is_made_of_where_others_wait_too() -> None:
+    parts = PriorityView(effective=563, base=500, aging=13, fair_share=50)
+    said = "priority: 563 = 500 + 13 for waiting + 50 fair share"
+    assert said in why_lines(why(priority=parts, waiting=2))
+    assert said not in why_lines(why(priority=parts, waiting=1))
+    assert said in why_lines(why(priority=parts, waiting=1), whole=True)
 
 
 def test_why_lists_the_numbers_behind_it_only_when_asked() -> None:

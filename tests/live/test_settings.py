@@ -136,7 +136,7 @@ def test_a_default_limit_beyond_the_longest_is_refused(tmp_path: Path) -> None:
 def test_each_tunable_of_the_policy_has_its_key_and_durations_are_in_seconds(tmp_path: Path) -> None:
     path = tmp_path / "control.yaml"
     ranges = {field.name: get_args(field.type)[1] for field in msgspec.structs.fields(Policy) if get_args(field.type)}
-    assert len(ranges) == 37
+    assert len(ranges) == 39
     least = {name: limits.least for name, limits in ranges.items() if name != "port_max"}
     lines = [f"  {KEYS[name]}: {value // (1_000 if name.endswith('_ms') else 1)}" for name, value in least.items()]
     path.write_text("policy:\n" + "\n".join(lines))
@@ -166,6 +166,16 @@ def test_a_lower_bound_above_its_upper_one_is_refused_naming_both(tmp_path: Path
     low, high = (part.split(":")[0] for part in line.split(", "))
     assert f"{low} (" in message
     assert f"must not exceed {high} (" in message
+
+
+def test_waiting_and_fair_share_together_stay_below_the_next_word_of_priority(tmp_path: Path) -> None:
+    message = refused(tmp_path, "policy: {fair_share_points: 200}\n")
+    assert "fair_share_points (200) and aging_max (400) must stay below 500 together" in message
+    assert "fair_share_points: 0" in message
+    for fine in ("aging_max: 200, fair_share_points: 299", "aging_max: 1000, fair_share_points: 0"):
+        path = tmp_path / "control.yaml"
+        path.write_text(f"policy: {{{fine}}}\n")
+        load(ControlSettings, path, {}, {})
 
 
 def test_a_history_without_bounds_is_refused(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def say(up: UpProcess) -> Say:
 def test_every_option_of_a_tenant_arrives_and_is_shown(say: Say) -> None:
     words = "--max-gpus 8 --guaranteed-gpus 4 --max-gpu-memory 640GiB --max-cpus 64 --max-memory 1TiB --max-jobs 5"
     more = "--max-pending 100 --max-time 2d --priority high --no-borrow --no-lend --email a@b --organization Lab"
-    more += " --nodes gpu-b1,gpu-a*"
+    more += " --nodes gpu-b1,gpu-a* --weight 3"
     done = say("tenant", "create", "full", *words.split(), *more.split(), "--comment", "all of it")
     assert done.stdout == "tenant full is guaranteed 4 GPUs and may use at most 4 GPUs\n"
     found = say.json("tenant", "show", "full")
@@ -40,7 +40,7 @@ def test_every_option_of_a_tenant_arrives_and_is_shown(say: Say) -> None:
     ]
     assert (found["max_gpu_memory_mb"], found["max_memory_mb"]) == (655_360, 1_048_576)
     assert (found["max_pending_jobs"], found["max_runtime_minutes"], found["priority_tier"]) == (100, 2_880, "high")
-    assert found["nodes"] == ["gpu-a*", "gpu-b1"]
+    assert (found["nodes"], found["weight"]) == (["gpu-a*", "gpu-b1"], 3)
     assert (found["borrow"], found["lend"], found["email"], found["organization"]) == (False, False, "a@b", "Lab")
     shown = say("tenant", "show", "full").stdout
     for words in (
@@ -121,6 +121,7 @@ def test_the_shares_are_shown_and_changed_at_once(say: Say) -> None:
         (("tenant", "create", "x", "--guaranteed-gpus", "3", "--max-gpus", "2"), 4, "guarantee_above_limit"),
         (("tenant", "create", "x", "--max-gpu-memory", "16parsecs"), 2, "bad_size"),
         (("tenant", "create", "x", "--max-time", "25:99"), 2, "bad_time"),
+        (("tenant", "create", "x", "--weight", "0"), 4, "out_of_range"),
         (("tenant", "show", "nope"), 3, "tenant_unknown"),
         (("tenant", "set", "nope", "--max-gpus", "1"), 3, "tenant_unknown"),
         (("tenant", "delete", "nope"), 3, "tenant_unknown"),

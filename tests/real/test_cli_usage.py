@@ -59,3 +59,21 @@ def test_a_list_of_a_member_says_what_shows_members(say: Say) -> None:
     assert done.exit_code == 4
     assert "12_3 isn't the id of a whole array" in done.stderr
     assert "`stoker status 12_3`" in done.stderr
+
+
+def test_shares_tell_who_is_next_and_why(say: Say) -> None:
+    assert say("tenant", "create", "lab", "--weight", "3").exit_code == 0
+    waits = say.submit("--tenant", "lab", "--hold", "--", "true")
+    table = say("usage", "--shares").stdout
+    columns = ("TENANT", "WEIGHT", "ENTITLED", "USED", "OF", "POINTS", "GPUS", "RUNNING", "PENDING")
+    assert tuple(table.splitlines()[0].split()) == columns
+    assert re.search(r"^lab +3 +", table, re.MULTILINE)
+    assert re.search(r"^points +99 at most$", table, re.MULTILINE)
+    assert re.search(r"^half-life +7d", table, re.MULTILINE)
+    found = json.loads(say("usage", "--shares", "--json").stdout)
+    assert {line["tenant"]: line["weight"] for line in found["lines"]}["lab"] == 3
+    assert "lines:" in say("usage", "--shares", "-o", "yaml").stdout
+    for words in (("--by", "user"), ("--from", "1h"), ("--tree",)):
+        done = say("usage", "--shares", *words)
+        assert (done.exit_code, f"leave {words[0]} out" in done.stderr) == (2, True)
+    say("cancel", waits)

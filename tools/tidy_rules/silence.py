@@ -25,7 +25,7 @@ SUPERVISORS: Final[dict[str, str]] = {
     "src/stoker/control/notifier.py::Notifier._send_next": "one broken notification is counted and told; jobs go on",
     "src/stoker/brain/cycle.py::settle": "whatever one action breaks is blamed on its shape; the others are settled",
     "src/stoker/brain/engine/decide.py::decide": "whatever breaks is blamed on the shape that was being decided on",
-    "src/stoker/brain/engine/queue_order.py::_QueueOrder.heads": "whatever one bucket breaks is blamed on its shape",
+    "src/stoker/brain/engine/queue_order.py::QueueOrder.heads": "whatever one bucket breaks is blamed on its shape",
     "src/stoker/api/rpc/jobs.py::JobService._answered": "one broken call is counted and told; the library would tell "
     "its caller the exception's words",
 }

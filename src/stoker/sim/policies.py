@@ -30,7 +30,7 @@ POLICIES: Final = tuple(
     for name, model, knows, about, source in (
         (
             *(ENGINE, ENGINE, _NOTHING),
-            "what decides live: by priority with aging, then age; what fits starts, no reservations yet",
+            "what decides live: by priority with aging and fair share, then age; what fits starts, no reservations yet",
             "Stoker's brain/engine",
         ),
         ("fifo", COUNTING, _NOTHING, "the oldest starts or nothing does", "strict head of line"),

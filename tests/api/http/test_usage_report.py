@@ -7,6 +7,7 @@ import pytest
 from stoker.brain.domain.access import Role
 from stoker.live.settings.control import ControlSettings
 from stoker.live.settings.policy import PolicySettings
+from tests.api.http.people import People
 from tests.api.http.plane import Agent, Plane, plane_in
 from tests.api.http.tokens import token_of
 
@@ -190,3 +191,39 @@ async def test_a_token_bound_to_a_tenant_sees_what_that_one_and_those_beneath_it
             assert (refused.status, refused.json["code"]) == (403, "not_allowed"), query
     everybody = await plane.ask("GET", USAGE, headers=await token_of(plane, Role.VIEWER))
     assert len(everybody.json["lines"]) == 3
+
+
+async def test_shares_tell_of_each_tenant_what_it_is_entitled_to_and_who_is_next(plane: Plane) -> None:
+    for name, weight in (("lab", 1), ("club", 3)):
+        await plane.ask("POST", "/api/v1/tenants", {"name": name, "weight": weight})
+        await plane.ask("POST", JOBS, {"command": "true", "gpu_count": 1, "tenant_id": name})
+    assert (await plane.get(USAGE)).json["shares"] is None
+    found = (await plane.get(f"{USAGE}?shares=true")).json["shares"]
+    assert [(line["tenant"], line["weight"], line["entitled_percent"]) for line in found["lines"]] == [
+        ("club", 3, 75.0),
+        ("default", 1, 20.0),
+        ("lab", 1, 25.0),
+    ]
+    assert [line["fair_share"] for line in found["lines"]] == [99, None, 99]
+    assert (found["points"], found["half_life_s"], found["more"]) == (99, 7 * 86_400, False)
+    assert (found["next"]["job_id"], found["next"]["tenant"], found["next"]["priority"]["effective"]) == (
+        "1",
+        "lab",
+        599,
+    )
+    assert "used equally much for their weight" in found["message"]
+
+
+async def test_shares_are_those_of_the_tree_that_is_asked_for(plane: Plane) -> None:
+    await plane.ask("POST", "/api/v1/tenants", {"name": "lab"})
+    await plane.ask("POST", "/api/v1/tenants", {"name": "team", "parent": "lab"})
+    found = (await plane.get(f"{USAGE}?shares=true&tenant=lab")).json["shares"]
+    assert [line["path"] for line in found["lines"]] == ["lab", "lab/team"]
+    assert (found["next"], found["message"]) == (None, "nothing waits")
+
+
+async def test_a_person_sees_the_shares_of_their_own_tenant_and_those_beneath_it(people: People) -> None:
+    await people.bert.submit(gpu_count=1)
+    found = (await people.anna.get(f"{USAGE}?shares=true")).json["shares"]
+    assert {line["tenant"] for line in found["lines"]} == {"red", "red-lab"}
+    assert found["next"] is None, "it is nobody's business here"

@@ -18,6 +18,14 @@ async def test_why_of_an_array_tells_the_place_of_its_next_member(plane: Plane) 
     assert (await plane.get(f"{JOBS}/2_4/why")).json["position"] == 6
 
 
+async def test_why_tells_what_the_priority_is_made_of(plane: Plane) -> None:
+    await plane.ask("POST", JOBS, {"command": "true", "priority": "high"})
+    why = (await plane.get(f"{JOBS}/1/why")).json
+    assert why["priority"] == {"effective": 1_099, "base": 1_000, "aging": 0, "fair_share": 99}
+    await plane.ask("POST", f"{JOBS}/1/hold")
+    assert (await plane.get(f"{JOBS}/1/why")).json["priority"] is None
+
+
 def test_the_sentence_about_lent_gpus_names_the_guarantees_and_a_few_of_the_holders() -> None:
     of_class = LentGuarantee("class", "online", 0, 7, [Holder("class", "batch", 6)])
     of_tenant = LentGuarantee("tenant", "vision", 1, 4, [Holder("tenant", f"t{number}", 9) for number in range(20)])

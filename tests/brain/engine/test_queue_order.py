@@ -1,15 +1,28 @@
 """Rules O1 to O4 of `engine/order.py`, seen through whole plans and the queue itself."""
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Iterator, Sequence
 
 from stoker.brain.domain.demand import Shape
 from stoker.brain.domain.job import Job
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.units import HOUR_MS, Instant
-from stoker.brain.engine.queue_order import Candidate, in_order
+from stoker.brain.engine.queue_order import Candidate, QueueOrder, in_order, tenants_of
 from stoker.brain.state.state_view import StateView
+from stoker.brain.state.view import Bucket, View
 from tests.brain.state.story import Story, spec
 from tests.builders import NOW, cluster, job, member, node, running_on, started_members, where
+
+
+def _candidates(
+    view: View,
+    policy: Policy | None = None,
+    now: Instant = NOW,
+    *,
+    blocked: Container[Shape] = (),
+    buckets: Sequence[Bucket] | None = None,
+) -> Iterator[Candidate]:
+    waiting = list(view.pending()) if buckets is None else buckets
+    return in_order(QueueOrder(view, policy or Policy(), now, tenants_of(waiting)), waiting, blocked)
 
 
 def _ids(candidates: Iterable[Candidate]) -> list[int]:
@@ -38,7 +51,7 @@ def test_among_equals_the_first_submitted_goes_first_across_shapes() -> None:
 def test_the_order_of_buckets_in_the_view_does_not_matter() -> None:
     here = cluster(*(job(i, gpus=gpus) for i, gpus in ((1, 1), (2, 2), (3, 2), (4, 1))))
     one, two = here.pending()
-    forward, backward = (_ids(in_order(buckets, here, Policy(), NOW, ())) for buckets in ([one, two], [two, one]))
+    forward, backward = (_ids(_candidates(here, buckets=buckets)) for buckets in ([one, two], [two, one]))
     assert forward == backward == [1, 2, 3, 4]
 
 
@@ -50,7 +63,7 @@ def test_a_blocked_shape_does_not_come_up_again_at_any_priority() -> None:
     )
     blocked: set[Shape] = set()
     seen = []
-    for candidate in in_order(here.pending(), here, Policy(), NOW, blocked):
+    for candidate in _candidates(here, blocked=blocked):
         seen.append(candidate.job)
         if candidate.shape == _shape(1):
             blocked.add(candidate.shape)
@@ -59,7 +72,7 @@ def test_a_blocked_shape_does_not_come_up_again_at_any_priority() -> None:
 
 def test_a_shape_that_is_blocked_from_the_start_does_not_come_up_at_all() -> None:
     here = cluster(job(1, gpus=1), job(2, gpus=2), job(3, gpus=1, array="0-9"))
-    assert _ids(in_order(here.pending(), here, Policy(), NOW, {_shape(1)})) == [2]
+    assert _ids(_candidates(here, blocked={_shape(1)})) == [2]
 
 
 # -- O1: aging -----------------------------------------------------------------------------------------------------
@@ -67,7 +80,7 @@ def test_a_shape_that_is_blocked_from_the_start_does_not_come_up_at_all() -> Non
 
 def _in_line(*jobs: Job, policy: Policy | None = None) -> list[int]:
     here = cluster(*jobs)
-    return _ids(in_order(here.pending(), here, policy or Policy(), NOW, ()))
+    return _ids(_candidates(here, policy))
 
 
 def test_priority_grows_by_a_stated_rate_for_each_hour_of_waiting() -> None:
@@ -117,9 +130,9 @@ def test_live_state_keeps_those_apart_who_were_told_to_begin_late() -> None:
     old, other = story.submit(spec()), story.submit(spec(2, priority=800))
     story.wait(51 * HOUR_MS).all_due()
     view = StateView(story.state)
-    assert _ids(in_order(view.pending(), view, Policy(), story.now, ())) == [other, old, late]
+    assert _ids(_candidates(view, now=story.now)) == [other, old, late]
     young = story.submit(spec(2, priority=899))
-    assert _ids(in_order(view.pending(), view, Policy(), story.now, ())) == [other, old, young, late]
+    assert _ids(_candidates(view, now=story.now)) == [other, old, young, late]
 
 
 def test_a_clock_that_was_set_back_makes_nobody_younger_than_new() -> None:
@@ -136,7 +149,7 @@ def test_aged_jobs_are_placed_before_more_important_fresh_ones() -> None:
 
 def test_an_array_stands_for_its_members_in_their_order() -> None:
     here = cluster(job(1, array="0-2"), job(9))
-    candidates = list(in_order(here.pending(), here, Policy(), NOW, ()))
+    candidates = list(_candidates(here))
     assert [(each.job, each.array, each.lazy) for each in candidates] == [
         (2, 1, True),
         (3, 1, True),
@@ -158,9 +171,7 @@ def test_an_array_stands_for_no_more_members_than_its_limit_has_room_for() -> No
 def test_a_member_that_is_a_record_keeps_its_place_before_those_that_are_not() -> None:
     whole = job(1, array="0-4")
     assert _in_line(started_members(whole, 1), member(whole, 1)) == [2, 3, 4, 5, 6]
-    candidates = list(
-        in_order((here := cluster(started_members(whole, 1), member(whole, 1))).pending(), here, Policy(), NOW, ())
-    )
+    candidates = list(_candidates(cluster(started_members(whole, 1), member(whole, 1))))
     assert [each.lazy for each in candidates] == [True, False, True, True, True]
     assert {each.array for each in candidates} == {1}
 

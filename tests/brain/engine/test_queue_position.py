@@ -9,16 +9,22 @@ from stoker.brain.domain.ids import JobId
 from stoker.brain.domain.job import Job
 from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.policy import Policy
-from stoker.brain.engine.queue_order import QueuePosition, in_order, queue_position
+from stoker.brain.engine.queue_order import Priority, QueueOrder, QueuePosition, in_order, queue_position, tenants_of
 from stoker.brain.state.commands import Cancel, Hold
 from stoker.brain.state.state_view import StateView
 from tests.brain.state.story import Story, spec
+
+FIRST = Priority(500, 0, 99)
+"""Of a fresh job of the only tenant."""
 
 
 def looked_at(story: Story) -> list[JobId]:
     """The jobs in the order in which a pass that places nothing comes to them."""
     view = StateView(story.state)
-    return [each.job for each in in_order(view.pending(), view, story.state.policy, story.now, ())]
+    waiting = list(view.pending())
+    return [
+        each.job for each in in_order(QueueOrder(view, story.state.policy, story.now, tenants_of(waiting)), waiting, ())
+    ]
 
 
 def record_of(story: Story, job: JobId) -> Job:
@@ -85,10 +91,10 @@ def test_an_array_stands_where_its_next_member_does_and_counts_as_many_as_its_li
     story.submit(spec(1, array=parse_array("0-99%3")))
     last = story.submit(spec(1))
     array, member, beyond = (story.named(label) for label in ("2", "2_1", "2_50"))
-    assert position_of(story, array) == QueuePosition(position=2, waiting=5, similar_ahead=1)
-    assert position_of(story, member) == QueuePosition(position=3, waiting=5, similar_ahead=2)
+    assert position_of(story, array) == QueuePosition(position=2, waiting=5, similar_ahead=1, priority=FIRST)
+    assert position_of(story, member) == QueuePosition(position=3, waiting=5, similar_ahead=2, priority=FIRST)
     assert position_of(story, beyond) is None, "its turn comes when others have ended"
-    assert position_of(story, story.job(last)) == QueuePosition(position=5, waiting=5, similar_ahead=4)
+    assert position_of(story, story.job(last)) == QueuePosition(position=5, waiting=5, similar_ahead=4, priority=FIRST)
 
 
 @pytest.mark.parametrize("order", ["hold", "cancel"])

@@ -10,7 +10,7 @@ from stoker.brain.domain.errors import Refusal
 from stoker.brain.domain.ids import DEFAULT_TENANT, TenantName
 from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.policy import Policy
-from stoker.brain.domain.quota import Limits, Quota
+from stoker.brain.domain.quota import WEIGHT_MAX, Limits, Quota
 from stoker.brain.domain.tenant import THE_DEFAULT, Tenant, Tier, is_within, path_of, priority_cap, priority_default
 from stoker.brain.state.admit.plan import admit_place
 from stoker.brain.state.admit.tenant import LIMIT_MAX, NODES_MAX
@@ -328,6 +328,19 @@ def test_each_limit_there_is_was_tried_above() -> None:
 def test_a_guarantee_that_is_no_possible_number_is_refused() -> None:
     for value in (-1, LIMIT_MAX + 1):
         assert put(Story(), tenant("a", value), create=True) == "out_of_range"
+
+
+@pytest.mark.parametrize("weight", [0, -1, WEIGHT_MAX + 1])
+def test_t9_a_weight_of_zero_or_beyond_the_largest_is_refused_and_the_hint_says_what_to_do(weight: int) -> None:
+    bad = Tenant(name=name("a"), quota=Quota(weight=weight))
+    refusal = Story().refused(PutTenant(by=ANNA, tenant=bad, create=True))
+    assert (refusal.code, refusal.facts["field"], refusal.facts["value"]) == ("out_of_range", "weight", weight)
+    assert "--max-gpus 0" in refusal.hint
+
+
+@pytest.mark.parametrize("weight", [1, WEIGHT_MAX])
+def test_t9_the_least_and_the_largest_weight_are_taken(weight: int) -> None:
+    made(Story(), Tenant(name=name("a"), quota=Quota(weight=weight)))
 
 
 def test_the_tree_is_as_deep_as_the_policy_says_and_no_deeper() -> None:

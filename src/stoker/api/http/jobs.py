@@ -71,11 +71,12 @@ from stoker.wire.rest.job import (
     job_view,
 )
 from stoker.wire.rest.submit import JobBody, JobPatch, JobsBody, ScriptView, script_view
-from stoker.wire.rest.view import iso
+from stoker.wire.rest.view import iso, view_of
 from stoker.wire.rest.why import (
     BlockingJobView,
     HolderView,
     LentView,
+    PriorityView,
     QueuePlace,
     WaitDetails,
     WhyView,
@@ -149,7 +150,7 @@ def _serve_details(control: ControlPlane, router: Routes) -> None:
         job, sight = await lookup_seen_job_at(request, control, Sight.OUTLINE)
         now = as_seen(job_details(control, job), sight)
         position = queue_position(StateView(state), state.policy, job, control.committer.now())
-        place = QueuePlace(**position._asdict()) if position else None
+        place = view_of(QueuePlace, position, priority=view_of(PriorityView, position.priority)) if position else None
         lent = lent_view(lent_guarantees(state, job, now.reason))
         blocking = blocking_jobs(state, job, now.reason, control.committer.now())
         sees = Sights(state, caller_of(request))

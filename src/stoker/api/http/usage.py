@@ -10,9 +10,12 @@ from stoker.brain.domain.access import Caller, Role
 from stoker.brain.domain.errors import refusal_error
 from stoker.brain.domain.ids import Position, TenantName
 from stoker.brain.domain.tenant import NO_TENANT, is_within
-from stoker.brain.domain.units import Instant
+from stoker.brain.domain.units import SECOND_MS, Instant
 from stoker.brain.domain.usage import UsageBy, UsageQuery, as_tree
+from stoker.brain.engine.fair_share import WHOLE
+from stoker.brain.engine.share_report import NextJob, TenantShare, share_report
 from stoker.brain.state.cluster import ClusterState
+from stoker.brain.state.state_view import StateView
 from stoker.control.access import Sights, not_allowed, reaches
 from stoker.control.control_plane import ControlPlane
 from stoker.control.queries.job_listing import check_tenant
@@ -20,8 +23,18 @@ from stoker.control.queries.usage import LINES_MAX, usage_report
 from stoker.ports import HistoryFailed
 from stoker.wire import endpoints
 from stoker.wire.rest.decode import bad_value
-from stoker.wire.rest.usage import UsageReportQuery, UsageView, cluster_usage_view, line_view, tree_line_view
-from stoker.wire.rest.view import iso
+from stoker.wire.rest.usage import (
+    NextJobView,
+    ShareLineView,
+    SharesView,
+    UsageReportQuery,
+    UsageView,
+    cluster_usage_view,
+    line_view,
+    tree_line_view,
+)
+from stoker.wire.rest.view import iso, view_of
+from stoker.wire.rest.why import PriorityView
 from stoker.wire.text import parse_timestamp
 
 _REFUSALS: Final = ("bad_moment", "unknown_tenant", "history_unavailable")
@@ -64,6 +77,50 @@ async def _report(control: ControlPlane, caller: Caller, asked: UsageReportQuery
         more=report.more,
         total=line_view(report.total),
         cluster=cluster_usage_view(report.capacity_gpu_ms, report.allocated_gpu_ms),
+        shares=_shares(state, caller, asked, now) if asked.shares else None,
+    )
+
+
+def _shares(state: ClusterState, caller: Caller, asked: UsageReportQuery, now: Instant) -> SharesView:
+    """The fair shares of the tenants that the caller sees, or of the tree that is asked for."""
+    seen, policy, wanted = Sights(state, caller).tenants(), state.policy, TenantName(asked.tenant)
+    among = seen
+    if wanted:
+        among = frozenset(name for name in state.tenants if is_within(state.tenants, name, wanted))
+    report = share_report(StateView(state), policy, now, among)
+    following = report.next if report.next and (seen is None or report.next.tenant in seen) else None
+    return SharesView(
+        points=policy.fair_share_points,
+        half_life_s=policy.fair_share_half_life_ms // SECOND_MS,
+        lines=[_share_line(line) for line in report.lines],
+        more=report.more,
+        next=following and _next_view(state, following),
+        message=report.why,
+    )
+
+
+def _share_line(line: TenantShare) -> ShareLineView:
+    return view_of(
+        ShareLineView,
+        line,
+        entitled_percent=_percent(line.entitled),
+        used_percent=_percent(line.used),
+        fair_share=line.term,
+        pending_jobs=line.pending,
+    )
+
+
+def _percent(part: int) -> float:
+    """For people."""
+    return round(100 * part / WHOLE, 3)
+
+
+def _next_view(state: ClusterState, job: NextJob) -> NextJobView:
+    known = state.find(state.locate(job.job))
+    return NextJobView(
+        job_id=known.label if known else str(job.job),
+        tenant=job.tenant,
+        priority=view_of(PriorityView, job.priority),
     )
 
 

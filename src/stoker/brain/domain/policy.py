@@ -26,6 +26,10 @@ LEASE_MS_MAX: Final = 30 * DAY_MS
 """Beyond it a person has long looked."""
 
 
+PRIORITY_STEP: Final = 500
+"""Between the words `normal` and `high`: what a job gains by waiting and by fair share together stays below it."""
+
+
 def surely_over_ms(lease_ms: int) -> int:
     """Return the milliseconds of silence of a node after which none of its tasks with this lease runs any more.
 
@@ -97,6 +101,11 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """Points of priority that a job gains for each hour it waits: `low` passes fresh `normal` in 20 hours."""
     aging_max: Annotated[int, Range(0, 1_000_000_000)] = 400
     """The most it gains, so that no age lifts a job above the fresh ones of the next word (normal 500, high 1000)."""
+    fair_share_points: Annotated[int, Range(0, 499)] = 99
+    """Points of priority that a job gains at most because its tenant has used little for its weight; 0 = fair share is
+    off. With `aging_max` it must stay below the 500 between `normal` and `high`: 99 is the most beside 400."""
+    fair_share_half_life_ms: Annotated[int, Range(60 * SECOND_MS, 365 * DAY_MS)] = 7 * DAY_MS
+    """After so long use counts half: a busy week is half forgiven by the next one, and forgotten after two months."""
     tasks_max: Annotated[int, Range(1, 16_384)] = 1_024
     """Ranks of one gang; more are refused. The largest clusters that this version is for have as many GPUs."""
     gpus_per_task_max: Annotated[int, Range(1, 16_384)] = 1_024

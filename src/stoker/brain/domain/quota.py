@@ -62,8 +62,12 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 NO_LIMITS: Final = Limits()
 
 
+WEIGHT_MAX: Final = 1_000
+"""The largest weight beside the smallest, 1: finer parts of a cluster are no shares that anybody could tell apart."""
+
+
 class Quota(msgspec.Struct, frozen=True, kw_only=True):
-    """Guarantee and limits of one tenant, for itself and all tenants beneath it together."""
+    """Guarantee, limits and weight of one tenant, for itself and all tenants beneath it together."""
 
     guaranteed: int = 0
     """GPUs. Idle GPUs of other tenants may be used beyond it."""
@@ -72,6 +76,9 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
     """False: never more GPUs than the guarantee."""
     lend: bool = True
     """False: no other tenant may use what the guarantee leaves idle."""
+    weight: int = 1
+    """Its share among the tenants beside it, from 1 to WEIGHT_MAX: one of weight 3 is to get three times what one of
+    weight 1 gets."""
 
     @property
     def gpus_max(self) -> int | None:

@@ -1,7 +1,8 @@
 """Order of the queue: which job comes up next in a pass, and at which position one job stands.
 
-Rules: O1  higher effective priority first: the job's own and what it has gained by waiting, `aging_per_hour` for each
-           hour since it was submitted (or was to begin), at most `aging_max`
+Rules: O1  higher effective priority first: the job's own, what it has gained by waiting, `aging_per_hour` for each hour
+           since it was submitted (or was to begin), at most `aging_max`, and the fair-share term of its tenant
+           (`fair_share`)
        O2  among equals the job that was submitted first: ids ascend with submission
        O3  once a shape is blocked, no job of that shape comes up again in this pass
        O4  an array stands for those of its members that aren't records yet, as many as its limit lets start
@@ -18,12 +19,13 @@ from typing import NamedTuple
 
 from stoker.brain.domain.array import Spans, contains, indexes_of, member_id
 from stoker.brain.domain.demand import Shape
-from stoker.brain.domain.ids import JobId
+from stoker.brain.domain.ids import JobId, TenantName
 from stoker.brain.domain.job import Job
 from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.plan import UndecidableShape
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.units import HOUR_MS, NEVER, Instant
+from stoker.brain.engine.fair_share import FairShare
 from stoker.brain.state.view import Bucket, View
 
 _NO_ARRAY = JobId(0)
@@ -39,6 +41,19 @@ class Candidate(NamedTuple):
     lazy: bool
 
 
+class Priority(NamedTuple):
+    """The parts of an effective priority."""
+
+    base: int
+    aging: int
+    fair_share: int
+
+    @property
+    def effective(self) -> int:
+        """The sum, by which the queue is ordered."""
+        return sum(self)
+
+
 class QueuePosition(NamedTuple):
     """The position of one job in the order in which a pass looks."""
 
@@ -48,6 +63,8 @@ class QueuePosition(NamedTuple):
     """Jobs and members in the queue, this one included."""
     similar_ahead: int
     """Those before it that have its shape and its priority."""
+    priority: Priority
+    """By which it stands there."""
 
 
 _Queue = tuple[Bucket, JobId, Iterator[JobId]]
@@ -58,11 +75,61 @@ _Head = tuple[int, JobId, _Queue]
 """A key and the queue behind it. No two have one job, which makes the order total."""
 
 
-def in_order(
-    buckets: Iterable[Bucket], view: View, policy: Policy, now: Instant, blocked: Container[Shape]
-) -> Iterator[Candidate]:
+class QueueOrder:
+    """The order at one time: what each job has gained by waiting, and by the use of its tenant, is known."""
+
+    __slots__ = ("_now", "fair_share", "policy", "view")
+
+    def __init__(self, view: View, policy: Policy, now: Instant, waiting: Iterable[TenantName]) -> None:
+        """`waiting` are the tenants of all jobs in the queue."""
+        self.view, self.policy, self._now = view, policy, now
+        self.fair_share = FairShare(view, policy, now, waiting)
+
+    def heads(self, buckets: Iterable[Bucket], blocked: Container[Shape]) -> list[_Head]:
+        """The first of each queue, in order, but for those of shapes that are blocked already."""
+        found: list[_Head | None] = []
+        for bucket in buckets:
+            if bucket.shape not in blocked:
+                try:
+                    found.extend(map(self.head, self._queues(bucket)))
+                except Exception as fault:
+                    raise UndecidableShape(bucket.shape, repr(fault)) from fault
+        return sorted([head for head in found if head is not None])
+
+    def _queues(self, bucket: Bucket) -> Iterator[_Queue]:
+        if bucket.jobs:
+            yield bucket, _NO_ARRAY, iter(bucket.jobs)
+        # Each array is a queue of its own: a requeued member keeps its place before those that haven't run.
+        for array in bucket.arrays:
+            yield bucket, array, islice(self.view.members(array), self.view.array_slots(array))
+
+    def head(self, queue: _Queue) -> _Head | None:
+        """Take the first job from `queue`."""
+        _, array, ids = queue
+        job_id = next(ids, None)
+        return None if job_id is None else (-self.effective(self.view.job(array or job_id)), job_id, queue)
+
+    def priority(self, job: Job) -> Priority:
+        """Return the parts of a job's effective priority (O1)."""
+        return Priority(job.spec.priority, self._aging(job), self.fair_share.term(job.spec.tenant))
+
+    def effective(self, job: Job) -> int:
+        """Return the sum of the parts."""
+        return job.spec.priority + self._aging(job) + self.fair_share.term(job.spec.tenant)
+
+    def _aging(self, job: Job) -> int:
+        waited_ms = max(NEVER, self._now - max(job.submitted_at, job.spec.begin))
+        return min(self.policy.aging_max, waited_ms * self.policy.aging_per_hour // HOUR_MS)
+
+
+def tenants_of(buckets: Iterable[Bucket]) -> Iterable[TenantName]:
+    """Return the tenants of these jobs."""
+    return dict.fromkeys([bucket.shape.tenant for bucket in buckets])
+
+
+def in_order(order: QueueOrder, buckets: Iterable[Bucket], blocked: Container[Shape]) -> Iterator[Candidate]:
     """Yield the waiting jobs one by one. `blocked` is read anew at each step, so a caller may add to it on the way."""
-    order = _QueueOrder(view, policy, now)
+    view = order.view
     firsts = order.heads(buckets, blocked)
     others: list[_Head] = []
     at = 0
@@ -89,54 +156,17 @@ def queue_position(view: View, policy: Policy, job: Job, now: Instant) -> QueueP
     """
     if job.state is not JobState.PENDING:
         return None
-    position = _Position(_QueueOrder(view, policy, now), job)
-    for bucket in view.pending():
+    buckets = list(view.pending())
+    position = _Position(QueueOrder(view, policy, now, tenants_of(buckets)), job)
+    for bucket in buckets:
         position.add(bucket)
     return position.found()
-
-
-class _QueueOrder:
-    """The order at one time: what each job has gained by waiting is known."""
-
-    __slots__ = ("_now", "policy", "view")
-
-    def __init__(self, view: View, policy: Policy, now: Instant) -> None:
-        self.view, self.policy, self._now = view, policy, now
-
-    def heads(self, buckets: Iterable[Bucket], blocked: Container[Shape]) -> list[_Head]:
-        """The first of each queue, in order, but for those of shapes that are blocked already."""
-        found: list[_Head | None] = []
-        for bucket in buckets:
-            if bucket.shape not in blocked:
-                try:
-                    found.extend(map(self.head, self._queues(bucket)))
-                except Exception as fault:
-                    raise UndecidableShape(bucket.shape, repr(fault)) from fault
-        return sorted([head for head in found if head is not None])
-
-    def _queues(self, bucket: Bucket) -> Iterator[_Queue]:
-        if bucket.jobs:
-            yield bucket, _NO_ARRAY, iter(bucket.jobs)
-        # Each array is a queue of its own: a requeued member keeps its place before those that haven't run.
-        for array in bucket.arrays:
-            yield bucket, array, islice(self.view.members(array), self.view.array_slots(array))
-
-    def head(self, queue: _Queue) -> _Head | None:
-        """Take the first job from `queue`."""
-        _, array, ids = queue
-        job_id = next(ids, None)
-        return None if job_id is None else (-self.priority(self.view.job(array or job_id)), job_id, queue)
-
-    def priority(self, job: Job) -> int:
-        """The effective priority (O1)."""
-        waited_ms = max(NEVER, self._now - max(job.submitted_at, job.spec.begin))
-        return job.spec.priority + min(self.policy.aging_max, waited_ms * self.policy.aging_per_hour // HOUR_MS)
 
 
 class _Position:
     """The number of jobs that come up before one job, added up bucket by bucket."""
 
-    def __init__(self, order: _QueueOrder, job: Job) -> None:
+    def __init__(self, order: QueueOrder, job: Job) -> None:
         self._order, self._job = order, job
         self._ahead = self._waiting = self._similar = 0
         self._queued = False
@@ -145,7 +175,7 @@ class _Position:
             self._index = next(indexes_of(job.members.lazy), 0)
             self._id = _NO_ARRAY if not job.members.lazy else member_id(job.id, job.as_array[0], self._index)
         self._array = job.id if job.members is not None else job.array_of
-        self._key: _Key = -order.priority(job), self._id
+        self._key: _Key = -order.effective(job), self._id
 
     def add(self, bucket: Bucket) -> None:
         """Count the jobs of one bucket and the members of its arrays."""
@@ -163,11 +193,12 @@ class _Position:
             self._similar += before
 
     def _before(self, bucket: Bucket) -> int:
-        # Waiting only adds to a priority, so the priority alone decides most buckets.
+        # All of a bucket have one term, and waiting only adds to a priority, so these alone decide most buckets.
+        least = bucket.priority + self._order.fair_share.term(bucket.shape.tenant)
         own = -self._key[0]
-        if bucket.priority > own:
+        if least > own:
             return len(bucket.jobs)
-        if bucket.priority + self._order.policy.aging_max < own:
+        if least + self._order.policy.aging_max < own:
             return 0
         return bisect_left(bucket.jobs, self._key, key=self._key_of)
 
@@ -178,17 +209,20 @@ class _Position:
         offered = members.waiting if slots is None else min(members.waiting, slots)
         if array.id != self._array:
             # The ids of its members follow its own, and that of the job isn't among them.
-            return offered, offered if (-self._order.priority(array), array.id) < self._key else 0
+            return offered, offered if (-self._order.effective(array), array.id) < self._key else 0
         first = min(offered, _below(members.lazy, self._index))
         if similar and first < offered and contains(members.lazy, self._index):
             self._queued = True
         return offered, first
 
     def _key_of(self, job: JobId) -> _Key:
-        return -self._order.priority(self._order.view.job(job)), job
+        return -self._order.effective(self._order.view.job(job)), job
 
     def found(self) -> QueuePosition | None:
-        return QueuePosition(self._ahead + 1, self._waiting, self._similar) if self._queued else None
+        if not self._queued:
+            return None
+        priority = self._order.priority(self._job)
+        return QueuePosition(self._ahead + 1, self._waiting, self._similar, priority)
 
 
 def _below(spans: Spans, index: int) -> int:

@@ -23,7 +23,7 @@ from stoker.brain.engine.draft import Draft
 from stoker.brain.engine.fit import NodeFit, Search
 from stoker.brain.engine.gang import choose_port, fit_gang, needs_rendezvous, number_ranks
 from stoker.brain.engine.guarantee_hold import HELD_MAX, GuaranteeHold
-from stoker.brain.engine.queue_order import Candidate, in_order
+from stoker.brain.engine.queue_order import Candidate, QueueOrder, in_order
 from stoker.brain.engine.quota_order import FIRST, QuotaOrder
 from stoker.brain.engine.reservation import ReservationBook
 from stoker.brain.engine.satisfiability import NodeClassStatus
@@ -83,6 +83,10 @@ class SchedulingPass:
         self._backfill_until = NEVER
         """When they must be over; NEVER = there is no backfill yet."""
         self._backfill_looks = BACKFILL_LOOKS_MAX
+        self._nodes_allowed: dict[TenantName, Where] = {}
+        """Of each tenant that has jobs in the queue."""
+        self._queue_order: QueueOrder | None = None
+        """Made when a job first comes up: where none fits, nothing is to be ordered."""
         self._quota_order = QuotaOrder(view, buckets)
         self._standing = FIRST - 1
         self._later: dict[Shape, None] = {}
@@ -110,7 +114,7 @@ class SchedulingPass:
     def sift(self) -> None:
         """Block every shape for which there isn't enough capacity even now. The hottest loop of a long queue."""
         blocked, fitting, known = self.blocked, self._fitting, self._gpu_choices
-        allowed: dict[TenantName, Where] = {}
+        allowed = self._nodes_allowed
         for bucket in self._buckets:
             self.shape = shape = bucket.shape
             demand = shape.demand
@@ -238,7 +242,9 @@ class SchedulingPass:
 
     def in_order(self) -> Iterator[Candidate]:
         hidden = _Hidden(self.blocked, self._reservable) if self._reservable else self.blocked
-        return in_order(self._buckets, self._view, self._policy, self._now, hidden)
+        if self._queue_order is None:
+            self._queue_order = QueueOrder(self._view, self._policy, self._now, self._nodes_allowed)
+        return in_order(self._queue_order, self._buckets, hidden)
 
     def is_first_by_quota(self, shape: Shape) -> bool:
         """Return whether the shape may take GPUs in this round; else it is blocked, for this round or for good."""

@@ -21,6 +21,7 @@ from stoker.brain.domain.reason import Reason
 from stoker.brain.domain.secret import Secret, SecretId
 from stoker.brain.domain.tenant import THE_DEFAULT, InheritedLimits, Tenant, inherited_limits
 from stoker.brain.domain.units import NEVER, Instant
+from stoker.brain.state.decayed_usage import DecayedUsage
 from stoker.brain.state.indexes import Indexes, rebuild
 from stoker.brain.state.quota_limits import QuotaLimits
 from stoker.brain.state.view import FutureRelease
@@ -60,7 +61,10 @@ class ClusterState:
         self.token_of_digest: dict[str, TokenId] = {}
         self.secrets: dict[SecretId, Secret] = {}
         self.indexes = Indexes(self.nodes, self.jobs, self.tenants)
-        self.put_policy(Policy())
+        policy = Policy()
+        self.decayed_usage = DecayedUsage(policy.fair_share_half_life_ms)
+        self.indexes.usage_ledger.decayed = self.decayed_usage
+        self.put_policy(policy)
 
     def put_job(self, job: Job) -> None:
         old = self.jobs.get(job.id)
@@ -85,6 +89,7 @@ class ClusterState:
 
     def put_policy(self, policy: Policy) -> None:
         self.policy = policy
+        self.decayed_usage.set_half_life(policy.fair_share_half_life_ms)
         self.indexes.ended_max, self.indexes.ended_bytes_max = policy.ended_jobs_max, policy.ended_bytes_max
         self.indexes.warn_before(policy.time_limit_warning_ms)
 
@@ -99,6 +104,7 @@ class ClusterState:
         self._standings.clear()
         self.demand_faults.clear()
         self.indexes.usage_ledger.tenant_changed(name, None)
+        self.decayed_usage.forget(name)
 
     def standing(self, name: TenantName) -> InheritedLimits:
         """Return the limits and guarantees that hold for every job of this tenant."""

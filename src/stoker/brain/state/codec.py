@@ -19,8 +19,9 @@ from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.quota import Pools
 from stoker.brain.domain.secret import Secret
 from stoker.brain.domain.tenant import Tenant
-from stoker.brain.domain.units import Instant
+from stoker.brain.domain.units import Instant, later
 from stoker.brain.state.cluster import ClusterState
+from stoker.brain.state.decayed_usage import UsageRecord
 from stoker.brain.state.events.union import Event
 
 FORMAT: Final = 2
@@ -64,6 +65,8 @@ class _Header(msgspec.Struct, frozen=True, kw_only=True):
     clock_moved_ms: int = 0
     secrets: tuple[Secret, ...] = ()
     claims: tuple[Claim, ...] = ()
+    decayed_usage: UsageRecord | None = None
+    """None = it wasn't counted when this was written."""
 
 
 _encoder: Final = msgspec.json.Encoder(order="deterministic")
@@ -115,6 +118,7 @@ def snapshot_chunks(state: ClusterState) -> Iterator[bytes]:
             clock_moved_ms=state.clock_moved_ms,
             secrets=tuple(state.secrets.values()),
             claims=tuple(state.claims.values()),
+            decayed_usage=state.decayed_usage.record(),
         )
     )
     yield _encoder.encode(nodes)
@@ -164,6 +168,8 @@ def _fill(state: ClusterState, header: _Header, nodes: list[Node], jobs: Iterabl
         for job in chunk:
             state.put_job(job)
     state.claims = {claim.job: claim for claim in header.claims}
+    # After the jobs: what they hold is in it.
+    state.decayed_usage.load(header.decayed_usage, later(header.last_at, -header.clock_moved_ms))
     found = f"{len(state.jobs)} of {header.jobs} jobs, {len(state.nodes)} of {header.nodes} nodes"
     if (len(state.nodes), len(state.jobs)) != (header.nodes, header.jobs):
         raise ValueError(f"not a whole snapshot: {found}")

@@ -16,7 +16,7 @@ from stoker.brain.domain.ids import GpuUuid, JobId, NodeName, TenantName
 from stoker.brain.domain.job import Attempt, Job
 from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.node import Free, Node
-from stoker.brain.domain.quota import NOTHING, held
+from stoker.brain.domain.quota import NOTHING, Amount, held
 from stoker.brain.domain.tenant import Tenant
 from stoker.brain.domain.units import NEVER, Instant, later
 from stoker.brain.state.arrays import Tallies
@@ -135,6 +135,8 @@ class Indexes:
         self._slot: dict[NodeName, tuple[GpuKinds, int]] = {}
         self.free_gpus = 0
         """On all nodes in service."""
+        self.capacity = NOTHING
+        """What all nodes in service have, held or free."""
         self.node_classes = NodeClasses()
         self.usage_ledger = UsageLedger(tenants)
         self.ended_max = 0
@@ -338,6 +340,9 @@ class Indexes:
         else:
             self.paused.pop(new.name, None)
         self.node_classes.node_changed(old, new)
+        before, after = _capacity(old), _capacity(new)
+        if before != after:
+            self.capacity = self.capacity.plus(after).minus(before)
         self._refresh(new.name)
 
     def node_dropped(self, name: NodeName) -> None:
@@ -374,6 +379,14 @@ class Indexes:
             del self.by_free[kinds][count]
             if not self.by_free[kinds]:
                 del self.by_free[kinds]
+
+
+def _capacity(node: Node | None) -> Amount:
+    """What a node in service has; nothing for any other."""
+    if node is None or not node.schedulable:
+        return NOTHING
+    has = node.inventory
+    return Amount(len(has.gpus), sum([gpu.memory_mb for gpu in has.gpus]), has.cpus, has.memory_mb)
 
 
 def free_on(node: Node, held: Iterable[TaskPlacement]) -> Free:

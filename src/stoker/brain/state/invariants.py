@@ -24,6 +24,7 @@ def violations(state: ClusterState) -> list[str]:
         *no_node_overdrawn(state),
         *each_job_consistent(state),
         *only_waiting_jobs_claim(state),
+        *no_use_below_zero(state),
         *indexes_derived(state),
     ]
 
@@ -152,6 +153,12 @@ def _array_faults(state: ClusterState, array: Job) -> Iterator[str]:
         yield "an array was attempted itself"
     if array.is_final and tally.open:
         yield "ended before its members"
+
+
+def no_use_below_zero(state: ClusterState) -> Iterator[str]:
+    """No tenant has used less than nothing: what was added when something began is taken off again when it ends."""
+    for tenant in state.decayed_usage.negative(state.indexes.usage_ledger.by_tenant):
+        yield f"the decayed usage of tenant {tenant} is below zero"
 
 
 def indexes_derived(state: ClusterState) -> Iterator[str]:

@@ -17,6 +17,7 @@ from stoker.brain.domain.tenant import Tenant
 from stoker.brain.domain.units import NEVER, Instant, later
 from stoker.brain.domain.where import Where
 from stoker.brain.state.cluster import ClusterState
+from stoker.brain.state.decayed_usage import TenantUse
 from stoker.brain.state.view import Bucket, FutureRelease, GpuKinds, RunningJob, SelectedNodes
 
 
@@ -35,7 +36,10 @@ class StateView:
         self.partitions: Mapping[PartitionName, Partition] = state.partitions
         self.tenants: Mapping[TenantName, Tenant] = state.tenants
         self.pools = state.pools
-        self.usage_ledger = indexes.usage_ledger
+        self.usage_ledger = held = indexes.usage_ledger
+        self.tenant_use = TenantUse(
+            state.decayed_usage, held.by_tenant, indexes.capacity, state.tenants, state.clock_moved_ms
+        )
         self.nodes: Mapping[NodeName, Node] = state.nodes
         self.returning: Mapping[NodeName, Free] = {name: indexes.free[name] for name in indexes.returning}
         self.free: Mapping[NodeName, Free] = indexes.free

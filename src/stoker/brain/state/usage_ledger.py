@@ -12,6 +12,7 @@ from stoker.brain.domain.demand import JobClass
 from stoker.brain.domain.ids import TenantName
 from stoker.brain.domain.quota import NOTHING, Amount, limits_of
 from stoker.brain.domain.tenant import Tenant, path_of
+from stoker.brain.state.decayed_usage import DecayedUsage
 
 _Key = TypeVar("_Key", JobClass, TenantName)
 
@@ -36,6 +37,8 @@ class UsageLedger:
     """Those of them that don't lend."""
     limited: dict[TenantName, None] = field(default_factory=dict, init=False)
     """Tenants that have a limit on what they hold."""
+    decayed: DecayedUsage | None = field(default=None, init=False, compare=False)
+    """Is told of each change of what is held. It is no index: it can't be made anew from the records."""
 
     def used_by_class(self, job_class: JobClass) -> Amount:
         return self.by_class.get(job_class, NOTHING)
@@ -69,8 +72,11 @@ class UsageLedger:
     def charge(self, tenant: TenantName, job_class: JobClass, more: Amount) -> None:
         """So much more is held; less where negative."""
         _set(self.by_class, job_class, self.used_by_class(job_class).plus(more))
-        for each in self._path(tenant):
+        path = self._path(tenant)
+        for each in path:
             _set(self.by_tenant, each, self.used_by(each).plus(more))
+        if self.decayed is not None:
+            self.decayed.change(path, more)
 
     def wait(self, tenant: TenantName, more: int) -> None:
         """So many more wait; fewer when negative."""

@@ -19,6 +19,7 @@ from stoker.brain.domain.quota import Pools
 from stoker.brain.domain.tenant import Tenant
 from stoker.brain.domain.units import Instant
 from stoker.brain.domain.where import Where
+from stoker.brain.state.decayed_usage import TenantUse
 from stoker.brain.state.usage_ledger import UsageLedger
 
 GpuKinds = tuple[tuple[str, int], ...]
@@ -90,6 +91,8 @@ class View(Protocol):
     pools: Pools
     usage_ledger: UsageLedger
     """Use by class and tenant. Not to be changed: take a copy."""
+    tenant_use: TenantUse
+    """What each tenant has used so far, where recent use counts more."""
     nodes: Mapping[NodeName, Node]
     """Every node ever registered."""
     free: Mapping[NodeName, Free]

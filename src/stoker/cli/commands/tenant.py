@@ -53,6 +53,7 @@ _TEXTS: Final = frozenset({"email", "organization", "comment"})
 _described: Final = with_options(
     _number("--max-gpus", "GPUs that its jobs may hold at once."),
     _number("--guaranteed-gpus", "GPUs kept for it while it has jobs that wait."),
+    _number("--weight", "Its share among those beside it, 1 to 1000: 3 gets three times what 1 gets. [default: 1]"),
     click.option("--max-gpu-memory", metavar="SIZE", help="GPU memory that its jobs may ask for, such as 640GiB."),
     _number("--max-cpus", "CPUs that its jobs may hold at once."),
     click.option("--max-memory", metavar="SIZE", help="Host memory that its jobs may hold at once, such as 1TiB."),
@@ -97,6 +98,7 @@ def _columns() -> "list[Column[TenantView]]":
         Column("RUNNING", lambda tenant: tenant.used.jobs, right=True),
         Column("PENDING", lambda tenant: tenant.pending_jobs, right=True),
         Column("PRIORITY", lambda tenant: tenant.priority_tier),
+        Column("WEIGHT", lambda tenant: tenant.weight, right=True),
         Column("COMMENT", lambda tenant: tenant.comment, elastic=True),
         Column("CPUS", lambda each: _used(each.used.cpu_cores, each.max_cpu_cores), wide=True, right=True),
         Column("MEMORY", lambda each: _memory(each.used.memory_mb, each.max_memory_mb), wide=True, right=True),
@@ -169,7 +171,7 @@ def create(name: str, parent: str | None, form: str, **given: Any) -> None:  # n
     \b
     Examples:
       stoker tenant create ml-team --max-gpus 10 --priority high
-      stoker tenant create vision --parent ml-team --guaranteed-gpus 4
+      stoker tenant create vision --parent ml-team --guaranteed-gpus 4 --weight 3
     """
     from stoker.wire.rest.tenant import NewTenantBody
 
@@ -281,6 +283,7 @@ def _rows(tenant: "TenantView") -> "Iterator[tuple[str, object]]":
     yield "  borrowed", tenant.borrowed_gpus
     if tenant.limit_gpus != tenant.max_gpus:
         yield "  limit", f"{tenant.limit_gpus}, with those of the tenants above and whether it may borrow"
+    yield "weight", tenant.weight
     yield "gpu memory", _of_most(used.gpu_memory_mb, tenant.max_gpu_memory_mb, " MiB")
     yield "cpus", _of_most(used.cpu_cores, tenant.max_cpu_cores)
     yield "memory", _of_most(used.memory_mb, tenant.max_memory_mb, " MiB")

@@ -313,6 +313,9 @@ def why_lines(answer: "WhyView", *, whole: bool = False) -> Iterator[str]:
     if answer.position is not None and answer.waiting is not None:
         alike = f", {answer.similar_ahead} before it ask for the same" if answer.similar_ahead else ""
         yield f"queue: {answer.position} of {answer.waiting}{alike}"
+        if answer.priority is not None and (whole or answer.waiting > 1):
+            sums = answer.priority
+            yield f"priority: {sums.effective} = {sums.base} + {sums.aging} for waiting + {sums.fair_share} fair share"
     if answer.preempted:
         yield f"before: {cell_text(local_times(answer.preempted))}"
     if answer.lent is not None:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final, TypeVar, get_args
 
 import msgspec
 
-from stoker.brain.domain.policy import Policy
+from stoker.brain.domain.policy import PRIORITY_STEP, Policy
 from stoker.brain.domain.quota import WHOLE, Pools
 from stoker.brain.domain.units import SECOND_MS, Range
 from stoker.brain.state.cluster import ClusterState
@@ -70,7 +70,15 @@ class PolicySettings(msgspec.Struct, frozen=True, kw_only=True):
         """Return each broken relation between two keys."""
         section: Any = self  # its keys are drawn at run time
         pairs = ((low, getattr(section, low), high, getattr(section, high)) for low, high in _RISING)
-        return [f"{low} ({least}) must not exceed {high} ({most})" for low, least, high, most in pairs if least > most]
+        found = [f"{low} ({least}) must not exceed {high} ({most})" for low, least, high, most in pairs if least > most]
+        aging, points = section.aging_max, section.fair_share_points
+        if points and aging + points >= PRIORITY_STEP:
+            found.append(
+                f"fair_share_points ({points}) and aging_max ({aging}) must stay below {PRIORITY_STEP} together, or a "
+                "job of normal priority would pass fresh ones of high; lower one of them, or switch fair share off "
+                "with fair_share_points: 0"
+            )
+        return found
 
     def as_policy(self) -> Policy:
         """Return the policy that these settings ask for."""

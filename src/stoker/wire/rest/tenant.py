@@ -59,6 +59,9 @@ class TenantBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """The same as a text: `2d`, `90m`, `1-12:00:00`, `30` (minutes)."""
     guaranteed_gpus: Count | UnsetType | None = UNSET
     """GPUs that are kept for it while it has jobs that wait. Left out = 0."""
+    weight: Count | UnsetType | None = UNSET
+    """Its share among the tenants beside it, from 1 to 1000: 3 is to get three times what 1 gets. Left out or null =
+    1."""
     priority_tier: _Tier | UnsetType | None = UNSET
     """low (100), medium (500), high (1000) or critical (2000): the priority of its jobs that name none, and the most
     they may ask for. Left out = that of its parent."""
@@ -134,6 +137,7 @@ class TenantView(msgspec.Struct, frozen=True, kw_only=True):
     max_runtime_ms: int | None
     borrow: bool
     lend: bool
+    weight: int = 1
     visibility: Visibility = Visibility.TENANT
     """0.2.0, which says nothing of it, lets all people of a tenant see and change its jobs."""
     nodes: tuple[str, ...] = ()
@@ -207,6 +211,8 @@ def _time_ms(given: str | int) -> int:
 def _shares(body: TenantBody) -> Iterator[tuple[str, int | bool]]:
     if body.guaranteed_gpus is not UNSET:
         yield "guaranteed", body.guaranteed_gpus or 0
+    if body.weight is not UNSET:
+        yield "weight", 1 if body.weight is None else body.weight
     if body.borrow is not UNSET:
         yield "borrow", body.borrow is not False
     if body.lend is not UNSET:
@@ -264,6 +270,7 @@ def tenant_view(tenants: Mapping[TenantName, Tenant], tenant: Tenant, used: Amou
         **_limits_shown(limits),
         borrow=own.borrow,
         lend=own.lend,
+        weight=own.weight,
         notify=events_text(tenant.notify),
         notify_to=targets_text(tenant.notify),
         used=view_of(AmountView, used, cpu_cores=used.cpus),

@@ -11,6 +11,7 @@ from stoker.brain.domain.units import HOUR_MS
 from stoker.brain.domain.usage import TreeSum, UsageBy, UsageSum
 from stoker.wire.rest.decode import bad_value
 from stoker.wire.rest.view import view_of
+from stoker.wire.rest.why import PriorityView
 
 FROM_DEFAULT: Final = "7d"
 TO_DEFAULT: Final = "now"
@@ -33,6 +34,8 @@ class UsageReportQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """Only what this user used."""
     tree: bool = False
     """Beside `by=tenant`: each tenant with all beneath it, and `tenant` means that one and those beneath it."""
+    shares: bool = False
+    """With the fair shares of tenants as they are now, whatever the span: of `tenant` and those beneath it."""
 
     @property
     def what(self) -> UsageBy:
@@ -87,6 +90,53 @@ class ClusterUsageView(msgspec.Struct, frozen=True, kw_only=True):
     used_percent: float | None
 
 
+class ShareLineView(msgspec.Struct, frozen=True, kw_only=True):
+    """Fair share of one tenant with all beneath it.
+
+    `entitled_percent` is what its weight gives it of the cluster among the tenants beside it that have jobs;
+    `used_percent` its decayed usage as a part of what the nodes in service have, of `resource`, of which it is most.
+    """
+
+    tenant: str
+    path: str
+    """From the top: `org/ml-team`."""
+    weight: int
+    entitled_percent: float
+    used_percent: float
+    resource: str
+    """`gpus`, `gpu_memory`, `cpus` or `memory`; empty = it has used nothing."""
+    fair_share: int | None
+    """Points that its best placed job gains; null = none of its jobs is in the queue."""
+    running_gpus: int
+    running_jobs: int
+    pending_jobs: int
+
+
+class NextJobView(msgspec.Struct, frozen=True, kw_only=True):
+    """The job that comes up first, if it fits: by quota, then by priority."""
+
+    job_id: str
+    tenant: str
+    priority: PriorityView
+
+
+class SharesView(msgspec.Struct, frozen=True, kw_only=True):
+    """Fair shares at one instant, in the order of the tree; `more` says that there are further lines.
+
+    `next` is null where nothing may start, and where the job is none of the caller's.
+    """
+
+    points: int
+    """The most that fair share adds to a priority; 0 = it is off."""
+    half_life_s: int
+    """After so long use counts half."""
+    lines: list[ShareLineView]
+    more: bool
+    next: NextJobView | None
+    message: str
+    """In words why that job is next."""
+
+
 class UsageView(msgspec.Struct, frozen=True, kw_only=True, rename={"since": "from"}):
     """A usage report, in which what still runs counts up to `to`.
 
@@ -104,6 +154,8 @@ class UsageView(msgspec.Struct, frozen=True, kw_only=True, rename={"since": "fro
     more: bool
     total: UsageLineView
     cluster: ClusterUsageView
+    shares: SharesView | None = None
+    """Null unless it was asked for."""
 
 
 def line_view(line: UsageSum, path: str | None = None, own: UsageOwnView | None = None) -> UsageLineView:

@@ -14,6 +14,20 @@ from stoker.wire.rest.job import JobDetails, reason_view
 from stoker.wire.rest.view import iso
 
 
+class PriorityView(msgspec.Struct, frozen=True, kw_only=True):
+    """The priority by which a job stands in the queue, and what it is made of."""
+
+    effective: int
+    """The sum of the others."""
+    base: int
+    """The job's own."""
+    aging: int
+    """What it has gained by waiting."""
+    fair_share: int
+    """What it gains because its tenant has used little for its weight; of tenants beside each other the one that has
+    used least gains most."""
+
+
 class QueuePlace(msgspec.Struct, frozen=True, kw_only=True):
     """Place of a job in the order in which a pass looks."""
 
@@ -23,6 +37,7 @@ class QueuePlace(msgspec.Struct, frozen=True, kw_only=True):
     """Jobs in the queue, this one included."""
     similar_ahead: int
     """Those before it that ask for the same."""
+    priority: PriorityView
 
 
 class HolderView(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +84,8 @@ class WhyView(msgspec.Struct, frozen=True, kw_only=True):
     """Its place in the queue, as in QueuePlace; null when it isn't in it."""
     waiting: int | None
     similar_ahead: int | None
+    priority: PriorityView | None = None
+    """By which it has that place; null when it isn't in the queue."""
     lent: LentView | None = None
     """Who holds the GPUs of a guarantee that covers it, while it waits for GPUs; null where that isn't so."""
     blocked_by: list[BlockingJobView] = []
@@ -113,6 +130,7 @@ def why_view(shown: JobDetails, waits: WaitDetails) -> WhyView:
         waiting=place.waiting if place else None,
         similar_ahead=place.similar_ahead if place else None,
         preempted=_preempted(shown),
+        priority=place.priority if place else None,
         lent=waits.lent,
         blocked_by=list(waits.blocked_by),
         blocking_jobs=waits.blocking_jobs,

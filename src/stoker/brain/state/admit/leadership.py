@@ -28,7 +28,7 @@ def begin(state: ClusterState, command: BeginEpoch, ids: Callable[[], str]) -> A
     events: list[Event] = []
     if not state.cluster_id:
         events.append(ClusterCreated(cluster_id=ids()))
-    events.append(EpochBegan(epoch=command.epoch))
+    events.append(EpochBegan(epoch=command.epoch, counts_usage=True))
     if command.policy != state.policy or not state.cluster_id:
         events.append(PolicySet(policy=command.policy))
     if command.pools != state.pools_configured:
@@ -52,7 +52,8 @@ def restore(state: ClusterState, now: Instant) -> Answer:
     skipped = _skip_ids(state, IDS_SKIPPED + old_ms)
     if isinstance(skipped, Refusal):
         return skipped
-    return EpochBegan(epoch=Epoch(state.epoch + EPOCHS_SKIPPED + old_ms // 1_000)), skipped
+    epoch = Epoch(state.epoch + EPOCHS_SKIPPED + old_ms // 1_000)
+    return EpochBegan(epoch=epoch, counts_usage=True), skipped
 
 
 def _skip_ids(state: ClusterState, number: int = IDS_SKIPPED) -> ClusterRestored | Refusal:

@@ -10,6 +10,7 @@ Rules: T1  a name is that of a label's value, and not empty; `default` always ex
        T7  a limit below what is in use is taken: what runs goes on, and nothing new starts. Only where the class pools
            are strict a share below what is in use is refused, unless it is forced
        T8  the nodes of a tenant are named by at most NODES_MAX names and patterns. A change ends nothing that runs
+       T9  a weight is from 1 to WEIGHT_MAX
 """
 
 from collections.abc import Iterable
@@ -19,7 +20,7 @@ from stoker.brain.domain.ids import DEFAULT_TENANT, TenantName
 from stoker.brain.domain.node import NODE_GLOB
 from stoker.brain.domain.notify import nobody_fault
 from stoker.brain.domain.policy import Policy
-from stoker.brain.domain.quota import WHOLE, Pools, share_text
+from stoker.brain.domain.quota import WEIGHT_MAX, WHOLE, Pools, share_text
 from stoker.brain.domain.tenant import Tenant, path_of
 from stoker.brain.domain.units import Instant, counted
 from stoker.brain.state.cluster import ClusterState
@@ -50,6 +51,7 @@ def put(state: ClusterState, command: PutTenant) -> Answer:
         fault
         or _place_fault(old, tenant)
         or _number_fault(tenant)
+        or _weight_fault(tenant.quota.weight)
         or _own_fault(tenant)
         or _nodes_fault(tenant)
         or (nobody_fault(tenant.notify) if tenant.notify is not None else None)
@@ -109,6 +111,17 @@ def _number_fault(tenant: Tenant) -> Refusal | None:
             hint = "give a number in that range, or leave the limit out: then there is none"
             return refuse_out_of_range(field, value, 0, LIMIT_MAX, hint)
     return None
+
+
+def _weight_fault(weight: int) -> Refusal | None:
+    # T9: nobody has no share at all.
+    if 1 <= weight <= WEIGHT_MAX:
+        return None
+    hint = (
+        "weights compare tenants beside each other: 3 gets three times what 1 gets; a tenant that is to run nothing "
+        "has a limit of 0 GPUs instead (`--max-gpus 0`)"
+    )
+    return refuse_out_of_range("weight", weight, 1, WEIGHT_MAX, hint)
 
 
 def _own_fault(tenant: Tenant) -> Refusal | None:

@@ -6,6 +6,7 @@ Every event enters here: position and time are kept, and the event goes to the m
 from typing import assert_never
 
 from stoker.brain.domain.ids import Position
+from stoker.brain.domain.units import later
 from stoker.brain.state.apply.access import apply_access
 from stoker.brain.state.apply.job import apply_job
 from stoker.brain.state.apply.leadership import apply_leadership
@@ -29,6 +30,7 @@ def apply(state: ClusterState, fact: Fact, position: Position) -> None:
     assert position == state.position + 1, f"event {position} applied to a state at {state.position}"
     assert fact.at >= state.last_at, f"event {position} of {fact.at} is older than its predecessor of {state.last_at}"
     event = fact.event
+    state.decayed_usage.now = later(fact.at, -state.clock_moved_ms)
     if isinstance(event, JobEvent):
         apply_job(state, event, fact.at, fact.by)
     elif isinstance(event, NodeEvent):

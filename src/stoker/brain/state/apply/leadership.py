@@ -23,6 +23,8 @@ def apply_leadership(state: ClusterState, event: LeadershipEvent) -> None:
         case EpochBegan():
             assert event.epoch > state.epoch, f"epoch {event.epoch} after {state.epoch}"
             state.epoch = event.epoch
+            if event.counts_usage:
+                state.decayed_usage.begin(state.indexes.usage_ledger.by_tenant)
             _await_nodes(state)
         case PolicySet():
             state.put_policy(event.policy)

@@ -36,6 +36,8 @@ class EpochBegan(msgspec.Struct, frozen=True, kw_only=True, tag="epoch_began"):
     )
 
     epoch: Epoch
+    counts_usage: bool = False
+    """True: usage decays and is counted from here on, if it wasn't before. Logs from before that lack it."""
 
 
 class PolicySet(msgspec.Struct, frozen=True, kw_only=True, tag="policy_set"):

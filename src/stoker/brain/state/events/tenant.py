@@ -12,13 +12,14 @@ from stoker.brain.state.events.row import Audience, Fields, LogLine, Row, Subjec
 
 
 def tenant_text(of: Tenant) -> str:
-    """A tenant in the words of the audit trail: its place in the tree, guarantee, limits and tier."""
+    """A tenant in the words of the audit trail: its place in the tree, guarantee, weight, limits and tier."""
     limits, longest = of.quota.limits, of.quota.limits.time_ms
     named = ((name, getattr(limits, name)) for name in limits.__struct_fields__ if name != "time_ms")
     said = [f"{name} at most {value}" for name, value in named if value is not None]
     return ", ".join(
         [f"beneath {of.parent}"] * bool(of.parent)
         + [f"{of.quota.guaranteed} GPUs guaranteed"] * bool(of.quota.guaranteed)
+        + [f"weight {of.quota.weight}"] * (of.quota.weight != 1)
         + said
         + [f"time at most {human_duration(longest or 0)}"] * (longest is not None)
         + ["doesn't borrow"] * (not of.quota.borrow)
