@@ -91,9 +91,16 @@ def read_trace(path: Path, form: str) -> Trace:
         jobs.append(job)
     if not jobs:
         raise _fault(str(path), 0, "", "it has no job that ran", f"is it a file of the format {form}?")
+    return trace_of(str(path), jobs, left_out=left_out)
+
+
+def trace_of(path: str, jobs: Sequence[TraceJob], *, left_out: int) -> Trace:
+    """Return a trace of jobs whose submissions count from any moment (T2). Raises: StokerError `bad_trace`."""
+    if not jobs:
+        raise _fault(path, 0, "gpus", "it has no job that ran to its end on whole GPUs", "name another log")
     first = min(job.submit_ms for job in jobs)
     moved = [msgspec.structs.replace(job, submit_ms=job.submit_ms - first) for job in jobs]
-    return Trace(path=str(path), jobs=tuple(sorted(moved, key=lambda job: job.submit_ms)), left_out=left_out)
+    return Trace(path=path, jobs=tuple(sorted(moved, key=lambda job: job.submit_ms)), left_out=left_out)
 
 
 class _Record:

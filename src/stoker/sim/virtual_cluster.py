@@ -120,11 +120,15 @@ class VirtualCluster:
 
     def join(self, name: NodeName, inventory: Inventory) -> None:
         """Let a node join, or come back: with another boot id what ran there is gone."""
-        by = node_principal(name)
         known = self.state.nodes.get(name)
         rebooted = known is not None and known.inventory.boot_id != inventory.boot_id
-        self.give(commands.Register(by=by, registration=Registration(node=name, inventory=inventory)))
+        self.register(name, inventory)
         self.say_inventory(name, rebooted=rebooted)
+
+    def register(self, name: NodeName, inventory: Inventory) -> None:
+        """Let a node say what it has; it gets work once it has said what it runs."""
+        registration = Registration(node=name, inventory=inventory)
+        self.give(commands.Register(by=node_principal(name), registration=registration))
 
     def say_inventory(self, name: NodeName, *, rebooted: bool = False) -> None:
         """Let a node say what runs there, after which it gets new work; what has ended there is reported first."""
@@ -160,7 +164,9 @@ class VirtualCluster:
             due = state.indexes.next_deadline(state.clock_moved_ms)
             if due is None or due > self.now:
                 return
+            before = state.position
             self.give(commands.RunDeadlines(by=CONTROL))
+            assert state.position > before, f"something is due at {due}, and nothing is to do"
             self._stop_stopping()
 
     def _decide(self) -> None:
@@ -186,9 +192,20 @@ class VirtualCluster:
         started = Started(key=key, at=self.now, pid=1)
         self.give(commands.ReportStarted(by=node_principal(node), node=node, started=started))
         if self.state.jobs[key.job].attempts[-1].all_started:
-            self.expect_end(key.job)
+            self._expect_end(key.job)
 
-    def expect_end(self, job: JobId) -> None:
+    def go_on(self, job: JobId) -> None:
+        """Go on with the live attempt of a job in a state that this cluster begins from."""
+        attempt = self.state.jobs[job].attempts[-1]
+        if attempt.stop is not None:
+            self._stopping.append(AttemptStopping(job=job, attempt=attempt.number, cause=attempt.stop.cause))
+        elif attempt.all_started:
+            self._expect_end(job)
+        for task in attempt.open_tasks if attempt.stop is None else ():
+            if task.started_at == NEVER:
+                self._start(TaskKey(job, attempt.number, task.placement.rank), task.placement.node)
+
+    def _expect_end(self, job: JobId) -> None:
         """Let the live attempt of a job end in its time, which counts from when its last task started."""
         attempt = self.state.jobs[job].attempts[-1]
         run = self._runs(job, attempt.number)

@@ -11,6 +11,8 @@ import click
 import msgspec
 from msgspec.structs import replace
 
+from stoker.brain.domain.policy import Policy
+from stoker.brain.domain.units import utc_text
 from stoker.cli.display.output import Form, show_pairs, show_rows
 from stoker.cli.display.table import Column, fields
 from stoker.cli.options import OnceGroup, with_options
@@ -20,9 +22,10 @@ if TYPE_CHECKING:
     from stoker.sim.comparison import Estimate
     from stoker.sim.outcome import Progress, Summary
     from stoker.sim.policies import RunOptions, SimPolicy
+    from stoker.sim.replay import Replay
     from stoker.sim.trace import Trace
 
-_FORMATS = ("csv", "philly", "muri", "swf")
+_FORMATS = ("csv", "philly", "muri", "swf", "log")
 _HOUR_MS = 3_600_000
 _PROGRESS_JOBS = 2_000
 """Jobs below which a run is over before a bar would be read."""
@@ -35,7 +38,8 @@ def sim() -> None:
     \b
     Examples:
       stoker sim run --policy list
-      stoker sim run --format muri --workload testbed_trace.csv.gz --nodes 8x8
+      stoker sim run --format muri --workload testbed_trace.csv.gz --nodes 8x8 --policy engine
+      stoker sim replay --log /var/lib/stoker --policy aging_per_hour=0
     """
 
 
@@ -72,9 +76,9 @@ _run_options = with_options(
     click.option("--format", "trace_format", type=click.Choice(_FORMATS), help="What the workload is written in."),
     click.option(
         "--workload",
-        type=click.Path(path_type=Path, exists=True, dir_okay=False),
+        type=click.Path(path_type=Path, exists=True),
         metavar="FILE",
-        help="The trace, plain or gzip.",
+        help="The trace, plain or gzip; of format log a data folder, or a backup.",
     ),
     click.option("--gpus", type=click.IntRange(1, 10**7), help="Count this many GPUs only, as published tables do."),
     click.option(
@@ -208,6 +212,43 @@ def compare(policies: tuple[str, ...], seeds: int, form: str, **given: object) -
     show_rows(form, _comparison_columns(compared.baseline), rows, compared, below)
 
 
+@sim.command()
+@click.option(
+    "--log",
+    required=True,
+    type=click.Path(path_type=Path, exists=True),
+    metavar="FOLDER|BACKUP",
+    help="Data folder of a control plane, running or not, or a file of `stoker backup`. It is only read.",
+)
+@click.option(
+    "--policy", "changes", multiple=True, metavar="KEY=VALUE", help="Another value for a key of the section `policy`."
+)
+@_form_options
+def replay(log: Path, changes: tuple[str, ...], form: str) -> None:
+    """Run a captured production log again, under the policy that it had or another one.
+
+    Every job comes in when it came in, and runs as long as it ran; nodes join, fall silent and
+    return, and people cancel, hold and change jobs when they did. Only the decisions are made
+    anew. Waiting and completion times of then and now are compared over the same jobs.
+
+    \b
+    Examples:
+      stoker sim replay --log /var/lib/stoker
+      stoker sim replay --log /backup/stoker-monday.tar --policy aging_per_hour=100 --policy aging_max=1000
+      stoker sim replay --log /var/lib/stoker -o json
+    """
+    from stoker.cli.wiring.captured_log import recording_of
+    from stoker.cli.wiring.settings import changed_policy
+    from stoker.sim.replay import replay as replayed
+
+    wanted = _changes(changes)
+    changed_policy(Policy(), wanted)  # what can't be set is said before a long log is read
+    recording = recording_of(log)
+    with _bar("facts replayed", len(recording.facts)) as progress:
+        found = replayed(recording, lambda policy: changed_policy(policy, wanted), progress)
+    show_rows(form, _replay_columns(), _replay_rows(found), found, _replay_below(found))
+
+
 class _Wanted(msgspec.Struct, frozen=True, kw_only=True):
     """Options of a run as they were given."""
 
@@ -234,11 +275,15 @@ class _Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
         if self.trace_format is None or self.workload is None:
             raise click.UsageError(f"name the trace by --workload and its --format: {', '.join(_FORMATS)}")
+        if self.trace_format == "log":
+            from stoker.cli.wiring.captured_log import recording_of
+            from stoker.sim.recording import as_trace
+
+            return as_trace(recording_of(self.workload))
         return read_trace(self.workload, self.trace_format)
 
     def variant(self, text: str) -> "tuple[str, RunOptions]":
         """Return the name and the options of a policy such as `engine,aging_per_hour=0`. Raises: StokerError."""
-        from stoker.brain.domain.policy import Policy
         from stoker.cli.wiring.settings import changed_policy
         from stoker.sim.cluster_run import NodeFailures
         from stoker.sim.policies import RunOptions, check_policy
@@ -329,6 +374,45 @@ def _comparison_columns(baseline: str) -> "list[Column[Estimate]]":
         Column("TO", versus(lambda row: row.high), right=True),
         Column("", lambda row: "*" if row.is_clear else ""),
     ]
+
+
+_ReplayRow = tuple[str, str, str, str]
+
+
+def _replay_columns() -> "list[Column[_ReplayRow]]":
+    return [
+        Column("FIGURE", lambda row: row[0]),
+        Column("THEN", lambda row: row[1], right=True),
+        Column("NOW", lambda row: row[2], right=True),
+        Column("CHANGE", lambda row: row[3], right=True),
+    ]
+
+
+def _replay_rows(found: "Replay") -> "list[_ReplayRow]":
+    def row(title: str, field: str) -> _ReplayRow:
+        then, now = getattr(found.then, field), getattr(found.now, field)
+        change = f"{100 * (now - then) / then:+.1f} %" if then else ""
+        return title, f"{then:,.1f} s", f"{now:,.1f} s", change
+
+    fields = {"waiting, mean": "wait_mean_s", "waiting, 99 %": "wait_p99_s", "completion time, mean": "jct_mean_s"}
+    fields |= {"completion time, 99 %": "jct_p99_s", "makespan": "makespan_s"}
+    requeues = ("requeues", str(found.then.requeues), str(found.now.requeues), "")
+    return [*(row(title, field) for title, field in fields.items()), requeues]
+
+
+def _replay_below(found: "Replay") -> Iterator[tuple[str, object]]:
+    yield "log", f"{found.facts} facts from {utc_text(found.begins_at_ms)} to {utc_text(found.ends_at_ms)}"
+    rest = {
+        "cancelled": found.cancelled,
+        "not at their end": found.unfinished,
+        "never started": found.left_out,
+        "without an end now": found.never_ended,
+    }
+    others = ", ".join(f"{number} {words}" for words, number in rest.items() if number)
+    yield "jobs", f"{found.jobs}, of which {found.compared} are compared" + (f" ({others})" if others else "")
+    yield "starts", f"{found.earlier} jobs start earlier now, {found.later} later"
+    if found.orders:
+        yield "orders", f"{found.orders} of people were given again, {found.orders_refused} no longer applied"
 
 
 def _hours(seconds: float) -> str:
