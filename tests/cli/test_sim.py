@@ -48,6 +48,7 @@ def test_the_list_of_policies_says_which_know_how_long_jobs_run() -> None:
         (("--gpus", "8", "--policy", "fifo"), "line 3, gpus: job b wants 12 GPUs, and the cluster has 8"),
         (("--nodes", "2x7", "--policy", "engine"), ""),
         (("--nodes", "0x8", "--policy", "engine"), "isn't NODESxGPUS"),
+        (("--nodes", "9999x999", "--policy", "engine"), "9989001 GPUs"),
         (("--policy", "fifo"), "--gpus N or --nodes AxB"),
         (("--gpus", "16", "--nodes", "2x8", "--policy", "fifo"), "not both"),
         (("--gpus", "16", "--policy", "las", "--thresholds", "9,3"), "doesn't rise"),
@@ -68,6 +69,22 @@ def test_what_cannot_be_run_is_one_error_of_usage(workload: tuple[str, ...], wor
     assert code == 2
     assert says in said
     assert "hint: " in said
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "says"),
+    [
+        ("tenant", "no tenant!", "line 3, tenant: 'no tenant!' can't be the name of a tenant"),
+        ("priority", "99999999", "line 3, priority: priority is 99999999"),
+    ],
+)
+def test_what_the_cluster_would_refuse_is_told_with_line_and_field(
+    tmp_path: Path, column: str, value: str, says: str
+) -> None:
+    file = tmp_path / "trace.csv"
+    file.write_text(f"id,submit_s,duration_s,gpus,{column}\na,0,1,1,\nb,0,1,1,{value}\n")
+    code, said = asked("--format", "csv", "--workload", str(file), "--nodes", "2x8", "--policy", "engine")
+    assert (code, says in said, "hint: " in said) == (2, True, True), said
 
 
 def test_a_job_that_asks_for_more_than_a_node_has_is_named_with_its_line(tmp_path: Path) -> None:

@@ -148,8 +148,9 @@ class _ClusterRun:
             cluster.join(name, _inventory(number, nodes.gpus_per_node, boot=0))
             if settings.failures is not None:
                 self._let_fail(name, number, nodes.gpus_per_node, settings.failures)
-        for tenant in sorted({spec.tenant for spec in specs} - {DEFAULT_TENANT}):
-            cluster.give(commands.PutTenant(by=_PERSON, tenant=Tenant(name=tenant), create=True))
+        for number, spec in enumerate(specs):
+            if spec.tenant not in cluster.state.tenants:
+                self._make_tenant(number, spec.tenant)
 
     def run(self, progress: Progress) -> SimOutcome:
         self._progress = progress
@@ -170,8 +171,20 @@ class _ClusterRun:
         try:
             self._cluster.give(commands.Submit(by=_PERSON, specs=(self._specs[number],)))
         except StokerError as fault:
-            refusal = fault.refusal
-            raise self._trace.fault(self._jobs[number], refusal.code, refusal.message, refusal.hint) from fault
+            raise self._told(number, fault) from fault
+
+    def _make_tenant(self, number: int, name: TenantName) -> None:
+        """Make the tenant that a job is the first to name."""
+        try:
+            self._cluster.give(commands.PutTenant(by=_PERSON, tenant=Tenant(name=name), create=True))
+        except StokerError as fault:
+            raise self._told(number, fault, "tenant") from fault
+
+    def _told(self, number: int, fault: StokerError, field: str = "") -> StokerError:
+        """Return a refusal as the fault of the line that it is about (C1)."""
+        refusal = fault.refusal
+        field = field or str(refusal.facts.get("field", ""))
+        return self._trace.fault(self._jobs[number], field, f"{refusal.message} ({refusal.code})", refusal.hint)
 
     def _run_of(self, job: JobId, _: int) -> Run:
         return Run(duration_ms=self._jobs[self._number[job]].duration_ms)

@@ -256,6 +256,9 @@ def _rows(path: str, text: TextIOWrapper, form: _TraceFormat) -> Iterator[tuple[
         if name not in header:
             there = f"it has {', '.join(header)[:200]}" if any(header) else "the file is empty"
             raise _fault(path, 1, name, f"there is no such column; {there}", _columns_hint(form.columns))
+    for place, name in enumerate(header):
+        if name in header[:place]:
+            raise _fault(path, 1, name, "two columns have this name", "name each column once")
     for cells in reader:
         if not cells:
             continue

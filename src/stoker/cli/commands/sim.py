@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from stoker.sim.trace import Trace
 
 _FORMATS = ("csv", "philly", "muri", "swf", "log")
+_GPUS_MAX = 200_000
+"""GPUs on nodes: each takes half a kilobyte or more."""
 _HOUR_MS = 3_600_000
 _PROGRESS_JOBS = 2_000
 """Jobs below which a run is over before a bar would be read."""
@@ -51,7 +53,10 @@ def _node_set(ctx: click.Context, option: click.Parameter, text: str | None) -> 
     found = re.fullmatch(r"([1-9][0-9]{0,3})x([1-9][0-9]{0,2})", text)
     if found is None:
         raise click.BadParameter(f"{text!r} isn't NODESxGPUS, such as 72x8 (up to 9999 nodes with up to 999 GPUs)")
-    return NodeSet(*map(int, found.groups()))
+    nodes = NodeSet(*map(int, found.groups()))
+    if nodes.gpus > _GPUS_MAX:
+        raise click.BadParameter(f"{text} is {nodes.gpus} GPUs; nodes with up to {_GPUS_MAX} in all are simulated")
+    return nodes
 
 
 def _thresholds(ctx: click.Context, option: click.Parameter, text: str) -> tuple[int, ...]:
