@@ -11,8 +11,8 @@ from stoker.cli.main import root
 TRACE = "id,submit_s,duration_s,gpus\na,0,60,4\nb,1,60,12\n"
 
 
-def asked(*words: str) -> tuple[int, str]:
-    said = CliRunner().invoke(root, ["sim", "run", *words])
+def asked(*words: str, verb: str = "run") -> tuple[int, str]:
+    said = CliRunner().invoke(root, ["sim", verb, *words])
     return said.exit_code, said.output
 
 
@@ -48,9 +48,17 @@ def test_the_list_of_policies_says_which_know_how_long_jobs_run() -> None:
         (("--gpus", "8", "--policy", "fifo"), "line 3, gpus: job b wants 12 GPUs, and the cluster has 8"),
         (("--nodes", "2x7", "--policy", "engine"), ""),
         (("--nodes", "0x8", "--policy", "engine"), "isn't NODESxGPUS"),
+        (("--nodes", "9999x999", "--policy", "engine"), "9989001 GPUs"),
         (("--policy", "fifo"), "--gpus N or --nodes AxB"),
         (("--gpus", "16", "--nodes", "2x8", "--policy", "fifo"), "not both"),
         (("--gpus", "16", "--policy", "las", "--thresholds", "9,3"), "doesn't rise"),
+        (("--gpus", "16", "--policy", "fifo", "--mtbf", "9"), "a counting model has neither nodes"),
+        (("--gpus", "16", "--policy", "fifo,aging_per_hour=0"), "a counting model has neither nodes"),
+        (("--nodes", "2x8", "--policy", "engine", "--mtbf", "-1"), "-1 isn't a number of hours"),
+        (("--nodes", "2x8", "--policy", "engine,agin_per_hour=0"), "nearest: policy.aging_per_hour"),
+        (("--nodes", "2x8", "--policy", "engine,aging_per_hour=-1"), "aging_per_hour"),
+        (("--nodes", "2x8", "--policy", "engine,aging_per_hour"), "isn't KEY=VALUE"),
+        (("--nodes", "2x8", "--policy", "engine,aging_max=1,aging_max=2"), "given twice"),
     ],
 )
 def test_what_cannot_be_run_is_one_error_of_usage(workload: tuple[str, ...], words: tuple[str, ...], says: str) -> None:
@@ -63,9 +71,61 @@ def test_what_cannot_be_run_is_one_error_of_usage(workload: tuple[str, ...], wor
     assert "hint: " in said
 
 
+@pytest.mark.parametrize(
+    ("column", "value", "says"),
+    [
+        ("tenant", "no tenant!", "line 3, tenant: 'no tenant!' can't be the name of a tenant"),
+        ("priority", "99999999", "line 3, priority: priority is 99999999"),
+    ],
+)
+def test_what_the_cluster_would_refuse_is_told_with_line_and_field(
+    tmp_path: Path, column: str, value: str, says: str
+) -> None:
+    file = tmp_path / "trace.csv"
+    file.write_text(f"id,submit_s,duration_s,gpus,{column}\na,0,1,1,\nb,0,1,1,{value}\n")
+    code, said = asked("--format", "csv", "--workload", str(file), "--nodes", "2x8", "--policy", "engine")
+    assert (code, says in said, "hint: " in said) == (2, True, True), said
+
+
 def test_a_job_that_asks_for_more_than_a_node_has_is_named_with_its_line(tmp_path: Path) -> None:
     file = tmp_path / "trace.csv"
     file.write_text("id,submit_s,duration_s,gpus,cpus\na,0,1,1,1\nb,0,1,1,999\n")
     code, said = asked("--format", "csv", "--workload", str(file), "--nodes", "2x8", "--policy", "engine")
     assert code == 2
     assert "line 3" in said
+
+
+def test_a_comparison_prints_differences_with_intervals(workload: tuple[str, ...]) -> None:
+    words = (*workload, "--gpus", "12", "--policy", "fifo", "--policy", "easy", "--seeds", "3")
+    told = json.loads(asked(*words, "-o", "json", verb="compare")[1])
+    assert (told["baseline"], told["seeds"]) == ("fifo", 3)
+    assert {"figure", "policy", "mean", "difference", "low", "high"} == told["estimates"][0].keys()
+    assert [len(told["runs"][each]) for each in ("fifo", "easy")] == [3, 3]
+    code, table = asked(*words, verb="compare")
+    assert code == 0
+    assert table.splitlines()[0].split() == ["FIGURE", "UNIT", "POLICY", "MEAN", "DIFFERENCE", "FROM", "TO"]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--policy", "fifo"), "two or more different policies"),
+        (("--policy", "fifo", "--policy", "fifo"), "two or more different policies"),
+        (("--policy", "fifo", "--policy", "engine"), "goes with --nodes"),
+        (("--policy", "fifo", "--policy", "easy", "--seeds", "1"), "2<=x<=1000"),
+    ],
+)
+def test_what_cannot_be_compared_is_one_error_of_usage(
+    workload: tuple[str, ...], words: tuple[str, ...], says: str
+) -> None:
+    code, said = asked(*workload, "--gpus", "16", *words, verb="compare")
+    assert code == 2
+    assert says in said
+
+
+def test_failures_are_counted_for_people_too(tmp_path: Path) -> None:
+    file = tmp_path / "trace.csv"
+    file.write_text("id,submit_s,duration_s,gpus\na,0,360000,8\nb,1,360000,8\n")
+    words = ("--format", "csv", "--workload", str(file), "--nodes", "2x8", "--policy", "engine", "--mtbf", "60")
+    assert "node failures" in asked(*words)[1]
+    assert json.loads(asked(*words, "-o", "json")[1])["node_failures"] > 0

@@ -73,6 +73,13 @@ def test_jobs_of_a_standard_workload_that_never_ran_are_left_out_and_counted(tmp
         ("csv", HEADER + "a,0,1,1.5\n", 2, "gpus", "isn't a whole number"),
         ("csv", HEADER + "a,0,1\n", 2, "gpus", "3 cells"),
         ("csv", HEADER + ",0,1,1\n", 2, "id", "empty"),
+        ("csv", "id,submit_s,duration_s,gpus,gpus\n", 1, "gpus", "two columns"),
+        ("csv", HEADER + "a,0,1,-4\n", 2, "gpus", "isn't a whole number from 1"),
+        ("muri", MURI + "1,1,-5,1\n", 2, "submit_time", "-5 is negative"),
+        ("muri", "job_id,num_gpu,duration\n", 1, "submit_time", "no such column"),
+        ("philly", PHILLY + "2017-10-09 07:01:55,-66,1,1,x\n", 2, "duration", "-66 is negative"),
+        ("swf", "1 -7 -1 10 4 -1\n", 1, "submit", "-7 is negative"),
+        ("swf", "1 0 -1 10 4 -1\n1 0 -1 10 4 -1\n", 2, "id", "already on line 1"),
         ("philly", PHILLY + "yesterday,1,1,1,x\n", 2, "timestamp", "isn't a date"),
         ("swf", "1 0 -1\n", 1, "run time", "3 fields"),
     ],
@@ -105,3 +112,21 @@ def test_bytes_that_are_no_text_say_so(tmp_path: Path) -> None:
     with pytest.raises(StokerError) as caught:
         read_trace(written(tmp_path, b"\xff\xfe\x00\x01"), "csv")
     assert "isn't UTF-8" in caught.value.refusal.message
+
+
+def test_a_file_that_is_no_file_says_so(tmp_path: Path) -> None:
+    with pytest.raises(StokerError) as caught:
+        read_trace(tmp_path, "csv")
+    assert "can't be read" in caught.value.refusal.message
+
+
+def test_every_trace_of_the_tree_is_named_with_its_source_and_its_licence() -> None:
+    """A fresh clone finds what benchmarks and tests read, and who may use it."""
+    folder = Path(__file__).resolve().parents[2] / "benchmarks" / "traces"
+    rows = [line for line in (folder / "README.md").read_text().splitlines() if line.startswith("| `")]
+    patterns = [row.split("`")[1] for row in rows]
+    files = sorted(file for file in folder.glob("*/*") if file.is_file())
+    assert files
+    assert [file for file in files if not any(file.match(pattern) for pattern in patterns)] == []
+    said = ("the same |", "Apache-2.0", "CC BY", "states no licence")
+    assert [row for row in rows if not any(words in row for words in said)] == []

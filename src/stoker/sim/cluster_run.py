@@ -2,24 +2,23 @@
 
 Rules: C1  nodes and jobs come in by the commands that live ones come in by; a job that is refused ends the run with
            the line that it is from
-       C2  at each instant first ends are reported, then what is submitted comes in, then deadlines are run, then passes
-           are made until one has nothing more to place
-       C3  a job with more GPUs than a node has, of a trace that doesn't know tasks, becomes the fewest equal tasks
+       C2  a job with more GPUs than a node has, of a trace that doesn't know tasks, becomes the fewest equal tasks
            that fit on nodes
-       C4  there are no class pools; each tenant that the trace names is made, without a limit
-Limits: a task starts in the instant in which it is placed and runs exactly as long as the trace says.
+       C3  there are no class pools; each tenant that the trace names is made, without a limit
+       C4  a node fails after exponentially distributed times, by itself: nothing is heard of it, its tasks are gone,
+           and it is back, under another boot id, after its repair. What becomes of its jobs is the brain's to say: they
+           wait for the node, or for the end of their lease, and are requeued
+       C5  what is started anew begins from the start
 """
 
-from collections.abc import Sequence
-from heapq import heappop, heappush
-from itertools import count
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
-from stoker.brain import cycle
 from stoker.brain.domain.demand import Demand
-from stoker.brain.domain.errors import Refusal, StokerError
+from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.gpu import Gpu
 from stoker.brain.domain.ids import (
     CONTROL,
@@ -28,29 +27,23 @@ from stoker.brain.domain.ids import (
     GpuUuid,
     JobId,
     NodeName,
-    Position,
     Principal,
     TenantName,
-    node_principal,
 )
-from stoker.brain.domain.instruction import TaskKey
-from stoker.brain.domain.job import EndCause, JobSpec, TaskEnd
+from stoker.brain.domain.job import JobSpec
+from stoker.brain.domain.lifecycle import JobState, Outcome
 from stoker.brain.domain.node import CPUS_PER_GPU, MEMORY_MB_PER_GPU, Inventory
-from stoker.brain.domain.policy import Policy
+from stoker.brain.domain.policy import Policy, surely_over_ms
 from stoker.brain.domain.quota import Pools
-from stoker.brain.domain.report import Registration, Started, TaskFinished, TaskInventory
 from stoker.brain.domain.tenant import Tenant
-from stoker.brain.domain.units import DAY_MS, HOUR_MS, Instant
+from stoker.brain.domain.units import DAY_MS, HOUR_MS, SECOND_MS, Instant
 from stoker.brain.state import commands
-from stoker.brain.state.admit.dispatch import admit
-from stoker.brain.state.apply.dispatch import apply
 from stoker.brain.state.cluster import ClusterState
-from stoker.brain.state.codec import Fact
-from stoker.brain.state.events.job import JobPlaced
-from stoker.brain.state.events.union import Event
-from stoker.brain.state.state_view import StateView
+from stoker.brain.state.events.job import JobFinished
+from stoker.sim.draws import exponentials
 from stoker.sim.outcome import Progress, SimOutcome
 from stoker.sim.trace import Trace, TraceJob
+from stoker.sim.virtual_cluster import ORDERS, REPORTS, Run, VirtualCluster
 
 BEGINS: Final = Instant(1_000 * HOUR_MS)
 """The wall clock at a trace's first submission: any but 0, which means never."""
@@ -59,6 +52,13 @@ PRIORITY: Final = 500
 """Of a job whose trace has none: `normal`."""
 _PERSON: Final = Principal("user:trace")
 _LIMIT_MS: Final = 3_650 * DAY_MS
+_UNREACHABLE_MS: Final = 15 * SECOND_MS
+"""As `agents.unreachable_after_s` has it by default."""
+_LOST: Final = (Outcome.LOST, Outcome.NODE_FAILED)
+PREEMPTED: Final = "preempted"
+"""Outcome of an attempt that had to give way."""
+_ENDED_JOBS_MAX: Final = 1_000
+"""Nobody asks for them; more would only take memory."""
 
 
 class NodeSet(msgspec.Struct, frozen=True):
@@ -72,13 +72,33 @@ class NodeSet(msgspec.Struct, frozen=True):
         return self.nodes * self.gpus_per_node
 
 
-def run_on_nodes(trace: Trace, nodes: NodeSet, seed: int, progress: Progress) -> SimOutcome:
+class NodeFailures(msgspec.Struct, frozen=True, kw_only=True):
+    """Failures of nodes, each by itself (C4)."""
+
+    mtbf_ms: int
+    """Mean time from a repair to the next failure of one node."""
+    mttr_ms: int
+    """Mean time to repair."""
+    lease_ms: int = 0
+    """Attempt lease; 0 = none, so that jobs of a failed node wait for its repair."""
+
+
+class ClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of a run on nodes, beside its trace and its nodes."""
+
+    policy: Policy = Policy()
+    seed: int = 0
+    """Of the engine's decisions, and of the failures."""
+    failures: NodeFailures | None = None
+
+
+def run_on_nodes(trace: Trace, nodes: NodeSet, settings: ClusterSettings, progress: Progress) -> SimOutcome:
     """Run all jobs of a trace on a cluster that the engine decides for.
 
     Raises: StokerError `bad_trace` for a job that fits on no node, or what a command was refused with (C1).
     """
     specs = [_spec(trace, job, nodes) for job in trace.jobs]
-    return _ClusterRun(trace, specs, nodes, seed).run(progress)
+    return _ClusterRun(trace, specs, nodes, settings).run(progress)
 
 
 def _spec(trace: Trace, job: TraceJob, nodes: NodeSet) -> JobSpec:
@@ -101,115 +121,128 @@ def _spec(trace: Trace, job: TraceJob, nodes: NodeSet) -> JobSpec:
 
 
 class _ClusterRun:
-    """One cluster, its clock, and the ends that are to come."""
+    """Trace, cluster, and what became of each job so far."""
 
-    def __init__(self, trace: Trace, specs: Sequence[JobSpec], nodes: NodeSet, seed: int) -> None:
+    def __init__(self, trace: Trace, specs: Sequence[JobSpec], nodes: NodeSet, settings: ClusterSettings) -> None:
         self._trace = trace
         self._jobs = jobs = trace.jobs
         self._specs = specs
-        self._seed = seed
-        self._state = ClusterState()
-        self._now = BEGINS
-        self._uids = (f"{number:032x}" for number in count(1))
+        self._settings = settings
         self._number: dict[JobId, int] = {}
-        """The place in the trace of each job that hasn't ended."""
-        self._ends: list[tuple[int, JobId]] = []
-        self._ended = [0] * len(jobs)
-        self._held = [0] * len(jobs)
-        self._preemptions = [0] * len(jobs)
-        policy = Policy(time_limit_max_ms=_LIMIT_MS, ended_jobs_max=1, tenant_pending_jobs_max=1_000_000)
+        """The place in the trace of each job that was submitted."""
+        self._outcome = SimOutcome(ended_ms=[0] * len(jobs), held_ms=[0] * len(jobs), preemptions=[0] * len(jobs))
+        self._ended = self._failed = self._requeues = self._node_failures = 0
+        self._progress: Progress = lambda _: None
+        self._cluster = cluster = VirtualCluster(ClusterState(), BEGINS, settings.seed, self._run_of, self._finished)
+        self._policy = policy = replace(
+            settings.policy,
+            time_limit_max_ms=_LIMIT_MS,
+            ended_jobs_max=_ENDED_JOBS_MAX,
+            tenant_pending_jobs_max=max(settings.policy.tenant_pending_jobs_max, len(jobs)),
+            attempt_lease_ms=settings.failures.lease_ms if settings.failures else 0,
+        )
         pools = Pools(online=0, batch=0)
-        self._give(commands.BeginEpoch(by=CONTROL, epoch=Epoch(1), policy=policy, pools=pools))
+        cluster.give(commands.BeginEpoch(by=CONTROL, epoch=Epoch(1), policy=policy, pools=pools))
         for number in range(nodes.nodes):
-            self._add_node(number, nodes.gpus_per_node)
-        for tenant in sorted({spec.tenant for spec in specs} - {DEFAULT_TENANT}):
-            self._give(commands.PutTenant(by=_PERSON, tenant=Tenant(name=tenant), create=True))
+            name = NodeName(f"node-{number:05}")
+            cluster.join(name, _inventory(number, nodes.gpus_per_node, boot=0))
+            if settings.failures is not None:
+                self._let_fail(name, number, nodes.gpus_per_node, settings.failures)
+        for number, spec in enumerate(specs):
+            if spec.tenant not in cluster.state.tenants:
+                self._make_tenant(number, spec.tenant)
 
     def run(self, progress: Progress) -> SimOutcome:
-        following = 0
-        while following < len(self._jobs) or self._ends:
-            coming = [BEGINS + self._jobs[following].submit_ms] if following < len(self._jobs) else []
-            self._now = Instant(min([*coming, *(end for end, _ in self._ends[:1])]))
-            while self._ends and self._ends[0][0] == self._now:
-                self._end(heappop(self._ends)[1])
-                progress(1)
-            while following < len(self._jobs) and BEGINS + self._jobs[following].submit_ms == self._now:
-                self._submit(following)
-                following += 1
-            self._run_deadlines()
-            self._decide()
-            assert self._ends or following < len(self._jobs) or not self._number, "jobs wait on an idle cluster"
-        return SimOutcome(ended_ms=self._ended, held_ms=self._held, preemptions=self._preemptions)
+        self._progress = progress
+        self._follow(0)
+        self._cluster.run(lambda: self._ended == len(self._jobs))
+        assert self._ended == len(self._jobs), f"{len(self._number)} jobs wait on an idle cluster"
+        return replace(self._outcome, failed=self._failed, requeues=self._requeues, node_failures=self._node_failures)
 
-    def _give(self, command: commands.Command) -> None:
-        answer = admit(self._state, command, self._now, self._uids.__next__)
-        if isinstance(answer, Refusal):
-            raise StokerError(answer)
-        self._apply(answer, command.by)
-
-    def _apply(self, events: Sequence[Event], by: Principal) -> None:
-        for event in events:
-            apply(self._state, Fact(at=self._now, by=by, event=event), Position(self._state.position + 1))
-
-    def _add_node(self, number: int, gpus: int) -> None:
-        name = NodeName(f"node-{number:05}")
-        inventory = Inventory(
-            boot_id="simulated",
-            address=name,
-            gpus=tuple(
-                Gpu(uuid=GpuUuid(f"GPU-{number}-{at}"), index=at, model="simulated", memory_mb=GPU_MEMORY_MB)
-                for at in range(gpus)
-            ),
-            cpus=gpus * CPUS_PER_GPU,
-            memory_mb=gpus * MEMORY_MB_PER_GPU,
-            simulated=True,
-        )
-        by = node_principal(name)
-        self._give(commands.Register(by=by, registration=Registration(node=name, inventory=inventory)))
-        nothing = TaskInventory(boot_id="simulated", tasks=())
-        self._give(commands.CompareInventory(by=by, node=name, inventory=nothing))
+    def _follow(self, number: int) -> None:
+        """Submit this job and those that follow in their time."""
+        if number < len(self._jobs):
+            at = Instant(BEGINS + self._jobs[number].submit_ms)
+            self._cluster.at(at, lambda: self._submit(number), ORDERS)
 
     def _submit(self, number: int) -> None:
-        self._number[self._state.next_job_id] = number
+        self._follow(number + 1)
+        self._number[self._cluster.state.next_job_id] = number
         try:
-            self._give(commands.Submit(by=_PERSON, specs=(self._specs[number],)))
+            self._cluster.give(commands.Submit(by=_PERSON, specs=(self._specs[number],)))
         except StokerError as fault:
-            refusal = fault.refusal
-            raise self._trace.fault(self._jobs[number], refusal.code, refusal.message, refusal.hint) from fault
+            raise self._told(number, fault) from fault
 
-    def _run_deadlines(self) -> None:
-        due = self._state.indexes.next_deadline(self._state.clock_moved_ms)
-        if due is not None and due <= self._now:
-            self._give(commands.RunDeadlines(by=CONTROL))
+    def _make_tenant(self, number: int, name: TenantName) -> None:
+        """Make the tenant that a job is the first to name."""
+        try:
+            self._cluster.give(commands.PutTenant(by=_PERSON, tenant=Tenant(name=name), create=True))
+        except StokerError as fault:
+            raise self._told(number, fault, "tenant") from fault
 
-    def _decide(self) -> None:
-        """Make passes as the live loop does."""
-        state, more = self._state, True
-        while more:
-            position, budget = state.position, state.policy.placements_per_pass_max
-            plan = cycle.propose(StateView(state), state.policy, self._now, self._seed, budget)
-            placed: list[JobPlaced] = []
-            for events in cycle.settle(state, plan, decided_at=position, seed=self._seed):
-                self._apply(events, CONTROL)
-                placed += [event for event in events if isinstance(event, JobPlaced)]
-            assert len(placed) == len(plan.actions), "a plan went stale though nothing happened meanwhile"
-            for event in placed:
-                self._start(event)
-            more = plan.more
+    def _told(self, number: int, fault: StokerError, field: str = "") -> StokerError:
+        """Return a refusal as the fault of the line that it is about (C1)."""
+        refusal = fault.refusal
+        field = field or str(refusal.facts.get("field", ""))
+        return self._trace.fault(self._jobs[number], field, f"{refusal.message} ({refusal.code})", refusal.hint)
 
-    def _start(self, placed: JobPlaced) -> None:
-        for rank, task in enumerate(placed.tasks):
-            started = Started(key=TaskKey(placed.job, placed.attempt, rank), at=self._now, pid=1)
-            self._give(commands.ReportStarted(by=node_principal(task.node), node=task.node, started=started))
-        heappush(self._ends, (self._now + self._jobs[self._number[placed.job]].duration_ms, placed.job))
+    def _run_of(self, job: JobId, _: int) -> Run:
+        return Run(duration_ms=self._jobs[self._number[job]].duration_ms)
 
-    def _end(self, job: JobId) -> None:
-        attempt = self._state.jobs[job].attempts[-1]
-        for rank, task in enumerate(attempt.tasks):
-            node = task.placement.node
-            end = TaskEnd(cause=EndCause.EXITED, at=self._now, exit_code=0)
-            finished = TaskFinished(node=node, key=TaskKey(job, attempt.number, rank), end=end)
-            self._give(commands.ReportFinished(by=node_principal(node), finished=finished))
-        number = self._number.pop(job)
-        self._held[number] += self._now - attempt.placed_at
-        self._ended[number] = self._now - BEGINS
+    def _finished(self, event: JobFinished, at: Instant) -> None:
+        number = self._number.pop(event.job)
+        attempts = self._cluster.state.jobs[event.job].attempts
+        self._outcome.ended_ms[number] = at - BEGINS
+        self._outcome.held_ms[number] = sum(attempt.ended_at - attempt.placed_at for attempt in attempts)
+        self._outcome.preemptions[number] = sum(1 for attempt in attempts if attempt.outcome == PREEMPTED)
+        self._requeues += sum(1 for attempt in attempts if attempt.outcome in _LOST) - (event.outcome in _LOST)
+        self._failed += event.state is not JobState.SUCCEEDED
+        self._ended += 1
+        self._progress(1)
+
+    def _let_fail(self, name: NodeName, number: int, gpus: int, failures: NodeFailures) -> None:
+        """Let a node fail and be repaired again and again (C4)."""
+        cluster, seed = self._cluster, self._settings.seed
+        lives = exponentials(failures.mtbf_ms, seed, "mtbf", number)
+        repairs = exponentials(failures.mttr_ms, seed, "mttr", number)
+        boots = 0
+
+        def fail() -> None:
+            self._node_failures += 1
+            failed_at, back_at = cluster.now, Instant(cluster.now + next(repairs))
+            cluster.silence(name, dies=True)
+            for after_ms, step in _steps_of_silence(failures, name):
+                if failed_at + after_ms < back_at:
+                    cluster.at(Instant(failed_at + after_ms), lambda step=step: cluster.give(step), REPORTS)  # type: ignore[misc]  # its own step
+            cluster.at(back_at, come_back, REPORTS)
+
+        def come_back() -> None:
+            nonlocal boots
+            boots += 1
+            cluster.join(name, _inventory(number, gpus, boot=boots))
+            cluster.at(Instant(cluster.now + next(lives)), fail, REPORTS)
+
+        cluster.at(Instant(BEGINS + next(lives)), fail, REPORTS)
+
+
+def _steps_of_silence(failures: NodeFailures, name: NodeName) -> Iterator[tuple[int, commands.Command]]:
+    """Yield what the live control plane does about a silent node, and after how many milliseconds."""
+    yield _UNREACHABLE_MS, commands.NodeSilent(by=CONTROL, node=name, silent_ms=_UNREACHABLE_MS)
+    if failures.lease_ms:
+        over_ms = surely_over_ms(failures.lease_ms)
+        yield max(over_ms, _UNREACHABLE_MS), commands.LoseSilent(by=CONTROL, node=name, silent_ms=over_ms)
+
+
+def _inventory(number: int, gpus: int, *, boot: int) -> Inventory:
+    return Inventory(
+        boot_id=f"simulated-{boot}",
+        address=f"node-{number:05}",
+        gpus=tuple(
+            Gpu(uuid=GpuUuid(f"GPU-{number}-{at}"), index=at, model="simulated", memory_mb=GPU_MEMORY_MB)
+            for at in range(gpus)
+        ),
+        cpus=gpus * CPUS_PER_GPU,
+        memory_mb=gpus * MEMORY_MB_PER_GPU,
+        simulated=True,
+        keeps_leases=True,
+    )

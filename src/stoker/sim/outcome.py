@@ -21,6 +21,11 @@ class SimOutcome(msgspec.Struct, frozen=True, kw_only=True):
     held_ms: list[int]
     """How long it held its GPUs, over all its attempts."""
     preemptions: list[int]
+    failed: int = 0
+    """Jobs that ended otherwise than well."""
+    requeues: int = 0
+    """Attempts that were lost with a node and followed by another."""
+    node_failures: int = 0
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,6 +45,12 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     utilisation: float
     """GPU-time that jobs held, as a part of all there was within the makespan."""
     preemptions: int
+    failed: int = 0
+    """Jobs that ended otherwise than well: those that were lost with a node more often than the policy lets them start
+    anew."""
+    requeues: int = 0
+    """Attempts that were lost with a node and followed by another."""
+    node_failures: int = 0
 
 
 def summarise(jobs: Sequence[TraceJob], outcome: SimOutcome, *, policy: str, gpus: int, left_out: int) -> Summary:
@@ -59,6 +70,9 @@ def summarise(jobs: Sequence[TraceJob], outcome: SimOutcome, *, policy: str, gpu
         makespan_s=makespan_ms / SECOND_MS,
         utilisation=round(held / (gpus * makespan_ms), 4) if makespan_ms else 0.0,
         preemptions=sum(outcome.preemptions),
+        failed=outcome.failed,
+        requeues=outcome.requeues,
+        node_failures=outcome.node_failures,
     )
 
 

@@ -5,8 +5,9 @@ from typing import Final
 import msgspec
 
 from stoker.brain.domain.errors import refusal_error
+from stoker.brain.domain.policy import Policy
 from stoker.sim import counting
-from stoker.sim.cluster_run import NodeSet, run_on_nodes
+from stoker.sim.cluster_run import ClusterSettings, NodeFailures, NodeSet, run_on_nodes
 from stoker.sim.outcome import Progress, SimOutcome, Summary, summarise
 from stoker.sim.trace import Trace
 
@@ -64,14 +65,18 @@ _REMAINING: Final = {"srtf": counting.run_srtf, "srsf": counting.run_srsf}
 
 
 class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Options of a run: seed, cost of a preemption, thresholds."""
+    """Options of a run: seed, cost of a preemption, thresholds, policy of the engine, failures of nodes."""
 
     seed: int = 0
-    """Given to the engine with each look; the counting models draw nothing."""
+    """Given to the engine with each look, and of the failures; the counting models draw nothing."""
     restart_ms: int = 60_000
     """What a preemption costs a job, in the counting models that preempt."""
     thresholds: tuple[int, ...] = counting.LAS_THRESHOLDS_MS
     """Of `las`: GPU-milliseconds, rising."""
+    engine: Policy = Policy()
+    """The numbers by which the engine decides."""
+    failures: NodeFailures | None = None
+    """Of nodes, which only the engine has."""
 
 
 def simulate(trace: Trace, cluster: int | NodeSet, policy: str, run: RunOptions, progress: Progress) -> Summary:
@@ -79,14 +84,14 @@ def simulate(trace: Trace, cluster: int | NodeSet, policy: str, run: RunOptions,
 
     Raises: StokerError `bad_sim_policy`, or `bad_trace` for a job that is larger than the cluster.
     """
-    _check_policy(policy, on_nodes=isinstance(cluster, NodeSet))
+    check_policy(policy, run, on_nodes=isinstance(cluster, NodeSet))
     gpus = cluster.gpus if isinstance(cluster, NodeSet) else cluster
     for job in trace.jobs:
         if job.total_gpus > gpus:
             message = f"job {job.id} wants {job.total_gpus} GPUs, and the cluster has {gpus}"
             raise trace.fault(job, "gpus", message, "simulate a larger cluster, or take the job out of the file")
     outcome = (
-        run_on_nodes(trace, cluster, run.seed, progress)
+        run_on_nodes(trace, cluster, ClusterSettings(policy=run.engine, seed=run.seed, failures=run.failures), progress)
         if isinstance(cluster, NodeSet)
         else _count(trace, cluster, policy, run, progress)
     )
@@ -101,7 +106,13 @@ def _count(trace: Trace, gpus: int, policy: str, run: RunOptions, progress: Prog
     return _REMAINING[policy](trace.jobs, gpus, progress, run.restart_ms)
 
 
-def _check_policy(policy: str, *, on_nodes: bool) -> None:
+def check_policy(policy: str, run: RunOptions, *, on_nodes: bool) -> None:
+    """Check that there is such a policy for such a cluster. Raises: StokerError `bad_sim_policy`."""
+    if not on_nodes and (run.failures is not None or run.engine != Policy()):
+        what = (
+            "node failures and `policy.*` are for --nodes: a counting model has neither nodes nor the engine's policy"
+        )
+        raise refusal_error("bad_sim_policy", what, "name the cluster by --nodes AxB", policy=policy)
     known = {each.name: each.model for each in POLICIES}
     fitting = [name for name, model in known.items() if (model == ENGINE) == on_nodes]
     if policy in fitting:

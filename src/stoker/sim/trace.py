@@ -91,9 +91,16 @@ def read_trace(path: Path, form: str) -> Trace:
         jobs.append(job)
     if not jobs:
         raise _fault(str(path), 0, "", "it has no job that ran", f"is it a file of the format {form}?")
+    return trace_of(str(path), jobs, left_out=left_out)
+
+
+def trace_of(path: str, jobs: Sequence[TraceJob], *, left_out: int) -> Trace:
+    """Return a trace of jobs whose submissions count from any moment (T2). Raises: StokerError `bad_trace`."""
+    if not jobs:
+        raise _fault(path, 0, "gpus", "it has no job that ran to its end on whole GPUs", "name another log")
     first = min(job.submit_ms for job in jobs)
     moved = [msgspec.structs.replace(job, submit_ms=job.submit_ms - first) for job in jobs]
-    return Trace(path=str(path), jobs=tuple(sorted(moved, key=lambda job: job.submit_ms)), left_out=left_out)
+    return Trace(path=path, jobs=tuple(sorted(moved, key=lambda job: job.submit_ms)), left_out=left_out)
 
 
 class _Record:
@@ -249,6 +256,9 @@ def _rows(path: str, text: TextIOWrapper, form: _TraceFormat) -> Iterator[tuple[
         if name not in header:
             there = f"it has {', '.join(header)[:200]}" if any(header) else "the file is empty"
             raise _fault(path, 1, name, f"there is no such column; {there}", _columns_hint(form.columns))
+    for place, name in enumerate(header):
+        if name in header[:place]:
+            raise _fault(path, 1, name, "two columns have this name", "name each column once")
     for cells in reader:
         if not cells:
             continue

@@ -17,16 +17,18 @@ from typing import Final
 
 from stoker.adapters.atomic_file import make_private, sync
 from stoker.adapters.data_folder.marks import STORE_NAME
-from stoker.adapters.log_policy import READ_BYTES, READ_ROWS, RecordDamaged, checksum, proved
+from stoker.adapters.log_policy import READ_BYTES, READ_ROWS, RecordDamaged, checksum, proved, steps_in, too_new
 from stoker.adapters.sqlite.store import (
     LOG_STEPS,
     ForeignStore,
     SqliteStore,
+    as_os_error,
     is_damage,
     migrate,
     transaction,
     words,
 )
+from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import Epoch, Position
 from stoker.ports import EPOCHS_MAX, LogConflict, LogFailed, Stored
 
@@ -227,6 +229,32 @@ class SqliteJournalReader:
 
     def close(self) -> None:
         self._db.close()
+
+
+def captured(folder: Path) -> list[Stored]:
+    """Return every record that is kept, while a control plane goes on with the log or stands still.
+
+    Nothing is written, neither a mark nor a lock that others would wait for.
+
+    Raises: StokerError `store_too_new`, RecordDamaged (position 0: the file itself), OSError.
+    """
+    path = folder / STORE_NAME
+    # Beside a log that nobody has open there is no WAL, and without one a reader would have to write it.
+    alone = "" if path.with_name(f"{STORE_NAME}-wal").exists() else "&immutable=1"
+    uri = f"{path.as_uri()}?mode=ro{alone}"
+    try:
+        with closing(sqlite3.connect(uri, uri=True, isolation_level=None, timeout=BUSY_TIMEOUT_S)) as db:
+            db.execute("BEGIN")
+            have, newest = int(db.execute("PRAGMA user_version").fetchone()[0]), max(steps_in(LOG_STEPS))
+            if have > newest:
+                raise StokerError(too_new(str(path), have, newest))
+            if db.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION_ID:
+                raise RecordDamaged(0, "it is an SQLite database, but not one of Stoker's")
+            return list(_checked(db))
+    except sqlite3.Error as fault:
+        if is_damage(fault):
+            raise RecordDamaged(0, str(fault)) from fault
+        raise as_os_error(fault) from fault
 
 
 def begin_behind(folder: Path, base: tuple[Epoch, Position], epoch: Epoch, records: Sequence[bytes]) -> None:

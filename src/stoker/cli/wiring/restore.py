@@ -36,15 +36,23 @@ def restore_backup(file: Path, data_dir: Path, *, force: bool, store_url: str = 
     `data_dir_held`, `data_dir_unusable`; of a database `store_not_empty`, `store_unreachable`, `store_held`,
     `store_too_new`, `extra_missing`.
     """
+    backup = proved_file(file)
+    beginning = restored_beginning(backup, SystemClock(), SystemEntropy())
+    asyncio.run(_put_in_place(file, backup, beginning, data_dir, force=force, store_url=store_url))
+    return backup
+
+
+def proved_file(file: Path) -> ProvedBackup:
+    """Read a backup to its end, and return it with its state.
+
+    Raises: StokerError `backup_foreign`, `backup_too_new` or `backup_damaged`.
+    """
     snapshot = bytearray()
     with _opened(file) as source:
         head = read_backup(source, {SNAPSHOT: snapshot.extend})
     if _release(head.version) > _release(PRODUCT):
         raise too_new(f"was written by version {head.version}; this is {PRODUCT}")
-    backup = proved(head, bytes(snapshot))
-    beginning = restored_beginning(backup, SystemClock(), SystemEntropy())
-    asyncio.run(_put_in_place(file, backup, beginning, data_dir, force=force, store_url=store_url))
-    return backup
+    return proved(head, bytes(snapshot))
 
 
 async def _put_in_place(

@@ -1,19 +1,34 @@
 """Settings as the command line reads them: a daemon's file with the environment and flags, and a person's own file."""
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
 from stoker.adapters.atomic_file import write_atomic
 from stoker.adapters.settings.loader import load, require
 from stoker.brain.domain.errors import refusal_error
+from stoker.brain.domain.policy import Policy
 from stoker.cli.display.yaml_text import yaml_text
+from stoker.live.settings.control import ControlSettings
+from stoker.live.settings.policy import KEYS
 
-__all__ = ["UserSettings", "load", "read_user_settings", "require", "write_user_settings"]
+__all__ = ["UserSettings", "changed_policy", "load", "read_user_settings", "require", "write_user_settings"]
 
 CA_NAME: Final = "ca.pem"
+
+
+def changed_policy(base: Policy, changes: Mapping[str, str]) -> Policy:
+    """Return a policy with other values for some keys, each as in the section `policy` of control.yaml.
+
+    Raises: StokerError `bad_settings` for a key that isn't there, or a value out of its range.
+    """
+    wanted = {f"policy.{key.removeprefix('policy.')}": value for key, value in changes.items()}
+    told = load(ControlSettings, None, {}, wanted).value.as_policy()
+    return replace(base, **{name: getattr(told, name) for name, key in KEYS.items() if f"policy.{key}" in wanted})
 
 
 class UserSettings(msgspec.Struct, frozen=True, kw_only=True):
