@@ -68,12 +68,11 @@ def admit_preempt(state: ClusterState, preempt: Preempt) -> Refusal | None:
     for task in preempt.tasks:
         if not _takes_work(state, task.node) or not selects(wanted, state.nodes[task.node]):
             return _stale(preempt, f"node {task.node} is no longer one that job {preempt.job} may run on")
-    claimed = [uuid for task in preempt.tasks for uuid in task.gpus]
-    if len(set(claimed)) != job.spec.demand.total_gpus or not all(
-        uuid in _coming(state, task.node, going) for task in preempt.tasks for uuid in task.gpus
-    ):
-        return _stale(preempt, f"a GPU that job {preempt.job} would have got does not come free")
-    return None
+        if len(task.gpus) != job.spec.demand.gpu_count or not _coming(state, task.node, going).issuperset(task.gpus):
+            return _stale(preempt, f"a GPU of node {task.node} that job {preempt.job} would have got doesn't come free")
+    claimed = {uuid: None for task in preempt.tasks for uuid in task.gpus}
+    twice = len(claimed) < job.spec.demand.total_gpus
+    return _stale(preempt, f"job {preempt.job} would have got one GPU twice") if twice else None
 
 
 def _coming(state: ClusterState, node: NodeName, going: Mapping[JobId, None]) -> frozenset[GpuUuid]:
