@@ -30,9 +30,9 @@ from stoker.brain.domain.node import Free, Inventory, Node, NodePause
 from stoker.brain.domain.partition import Partition
 from stoker.brain.domain.plan import Place, Plan
 from stoker.brain.domain.policy import Policy
-from stoker.brain.domain.quota import NOTHING, Limits, Pools, Quota, held
+from stoker.brain.domain.quota import Amount, Limits, Pools, Quota, held
 from stoker.brain.domain.secret import SealedValue, Secret, SecretName
-from stoker.brain.domain.tenant import THE_DEFAULT, Tenant
+from stoker.brain.domain.tenant import THE_DEFAULT, Tenant, path_of
 from stoker.brain.domain.units import DAY_MS, HOUR_MS, NEVER, Instant
 from stoker.brain.domain.where import ANYWHERE, Where, selects
 from stoker.brain.engine.decide import decide
@@ -149,18 +149,19 @@ def _ended(tries: int) -> tuple[Attempt, ...]:
     return tuple(Attempt(number=n, epoch=Epoch(1), placed_at=NOW, tasks=()) for n in range(1, tries + 1))
 
 
-def tenant(
+def tenant(  # noqa: PLR0913  # a builder: each test names the one or two that it is about
     name: str,
     *,
     parent: str = "",
     guaranteed: int = 0,
     borrow: bool = True,
     lend: bool = True,
+    weight: int = 1,
     nodes: Iterable[str] = (),
     **limits: int,
 ) -> Tenant:
     """A tenant with these limits, by the fields of Limits."""
-    quota = Quota(guaranteed=guaranteed, limits=Limits(**limits), borrow=borrow, lend=lend)
+    quota = Quota(guaranteed=guaranteed, limits=Limits(**limits), borrow=borrow, lend=lend, weight=weight)
     return Tenant(name=TenantName(name), parent=TenantName(parent), quota=quota, nodes=tuple(nodes))
 
 
@@ -189,18 +190,38 @@ class Cluster:
         partitions: Iterable[Partition] = (),
         tenants: Iterable[Tenant] = (),
         pools: Pools | None = None,
+        used: Mapping[str, int] | None = None,
     ) -> None:
+        """`used` is the decayed usage of each tenant's own jobs, in GPUs; nobody holds any of it now."""
         self.nodes: Mapping[NodeName, Node] = {node.name: node for node in nodes}
         self.jobs: Mapping[JobId, Job] = {job.id: job for job in jobs}
         self.partitions: Mapping[PartitionName, Partition] = {each.name: each for each in partitions}
         self.tenants: Mapping[TenantName, Tenant] = {each.name: each for each in (THE_DEFAULT, *tenants)}
         self.pools = pools or Pools()
-        self.tenant_use = TenantUse(DecayedUsage(DAY_MS), {}, NOTHING, self.tenants)
-        """Nobody has used anything, until a test says so."""
+        self.used = dict(used or {})
         self.position = Position(len(self.jobs))
         self.epoch = Epoch(1)
         self.free = self._free_where(lambda node: node.takes_work)
         self.returning = self._free_where(lambda node: node.schedulable and not node.returned)
+        self.tenant_use = TenantUse(self._decayed(), {}, self._capacity(), self.tenants)
+
+    def _decayed(self) -> DecayedUsage:
+        decayed = DecayedUsage(DAY_MS)
+        decayed.now = Instant(NOW - DAY_MS)
+        decayed.begin({})
+        paths = {name: [each.name for each in path_of(self.tenants, TenantName(name))] for name in self.used}
+        for name, gpus in self.used.items():
+            decayed.change(paths[name], Amount(gpus=2 * gpus))
+        decayed.now = NOW  # one half-life later
+        for name, gpus in self.used.items():
+            decayed.change(paths[name], Amount(gpus=-2 * gpus))
+        return decayed
+
+    def _capacity(self) -> Amount:
+        has = [node.inventory for node in self.nodes.values() if node.schedulable]
+        memory_mb = sum(gpu.memory_mb for each in has for gpu in each.gpus)
+        gpus = sum(len(each.gpus) for each in has)
+        return Amount(gpus, memory_mb, sum(each.cpus for each in has), sum(each.memory_mb for each in has))
 
     def _free_where(self, holds: Callable[[Node], bool]) -> Mapping[NodeName, Free]:
         return {name: self._free_on(node) for name, node in self.nodes.items() if holds(node)}
@@ -325,17 +346,27 @@ class Cluster:
                 jobs[place.job] = member(array, index, tries=0)
                 jobs[place.array] = started_members(array, index)
             jobs[place.job] = _started(jobs[place.job], place)
-        return Cluster(self.nodes.values(), jobs.values(), self.partitions.values(), self.tenants.values(), self.pools)
+        return self._with(jobs.values())
 
     def without(self, *ids: int) -> "Cluster":
         """The cluster in which these jobs have gone, and what they held is free."""
-        left = [job for job in self.jobs.values() if job.id not in ids]
-        return Cluster(self.nodes.values(), left, self.partitions.values(), self.tenants.values(), self.pools)
+        return self._with([job for job in self.jobs.values() if job.id not in ids])
+
+    def _with(self, jobs: Iterable[Job], used: Mapping[str, int] | None = None) -> "Cluster":
+        parts, tenants = self.partitions.values(), self.tenants.values()
+        return Cluster(self.nodes.values(), jobs, parts, tenants, self.pools, self.used if used is None else used)
+
+    def having_used(self, tenant: str, gpus: int) -> "Cluster":
+        """The cluster in which this tenant's own jobs have used so many GPUs on average by now."""
+        return self._with(self.jobs.values(), {**self.used, tenant: gpus})
 
     def plus(self, *things: Thing) -> "Cluster":
         """The cluster with these beside, or in the place of, what it has."""
         own = (*self.nodes.values(), *self.jobs.values(), *self.partitions.values(), *self.tenants.values(), self.pools)
-        return cluster(*own, *things)
+        made = cluster(*own, *things)
+        for name, gpus in self.used.items():
+            made = made.having_used(name, gpus)
+        return made
 
 
 def cluster(*things: Thing) -> Cluster:

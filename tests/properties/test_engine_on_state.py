@@ -91,7 +91,9 @@ def test_a_plan_on_live_state_is_accepted_whole_and_equals_the_plan_on_a_slow_vi
 def _slowly(story: Story) -> Plan:
     state = story.state
     parts = state.nodes.values(), state.jobs.values(), state.partitions.values(), state.tenants.values()
-    return Cluster(*parts).plan(now=story.now)
+    slow = Cluster(*parts)
+    slow.tenant_use = StateView(state).tenant_use
+    return slow.plan(now=story.now)
 
 
 def _check_nodes(story: Story, plan: Plan) -> None:

@@ -12,7 +12,8 @@ lines are indented. Blocks act in the order in which they stand:
                 `4: gpus=1 where="zone in (a,b)" exclude=n1,n2 tolerate=big partition=long`, `10: array=0-9%3` (whose
                 members have the ids 11 to 20), `5: waited_h=20 limit_h=2` (a day otherwise), `6: failed_on=a;b,c` (two
                 attempts that failed to start, the last one on both `b` and `c`)
-    tenants:    `ml: guaranteed=4 gpus=8`, `vision: parent=ml no_lend no_borrow jobs=3 nodes=a*,b1`
+    tenants:    `ml: guaranteed=4 gpus=8`, `vision: parent=ml no_lend no_borrow jobs=3 nodes=a*,b1 weight=3 used=8` (its
+                decayed usage: so many GPUs on average)
     pools:      shares of the classes: `online=0.7 batch=0.3 strict`; jobs take part with `class=online`, `tenant=ml`
     policy:     numbers that differ from the default: `budget=3 port_min=20000`
     end:        jobs that end: `1 2 10_4`
@@ -67,10 +68,12 @@ _JOB_NUMBERS: Final = frozenset(
     }
 )
 _JOB_WORDS: Final = _JOB_NUMBERS | _WHERE_WORDS | {"model", "on", "partition", "array", "tenant", "class", "failed_on"}
-_TENANT_NUMBERS: Final = frozenset({"guaranteed", "gpus", "gpu_memory_mb", "cpus", "memory_mb", "jobs"})
-_TENANT_WORDS: Final = _TENANT_NUMBERS | {"parent", "no_lend", "no_borrow", "nodes"}
+_TENANT_NUMBERS: Final = frozenset({"guaranteed", "gpus", "gpu_memory_mb", "cpus", "memory_mb", "jobs", "weight"})
+_TENANT_WORDS: Final = _TENANT_NUMBERS | {"parent", "no_lend", "no_borrow", "nodes", "used"}
 _POOL_WORDS: Final = frozenset({"online", "batch", "strict"})
-_POLICY_WORDS: Final = frozenset({"budget", "port_min", "port_max", "aging_per_hour", "aging_max", "reservations_max"})
+_POLICY_WORDS: Final = frozenset(
+    {"budget", "port_min", "port_max", "aging_per_hour", "aging_max", "fair_share_points", "reservations_max"}
+)
 _WIDTH: Final = 110
 
 
@@ -106,7 +109,10 @@ class _Story:
         elif word == "partitions":
             self.cluster = self.cluster.plus(_read_partition(text))
         elif word == "tenants":
-            self.cluster = self.cluster.plus(_read_tenant(text))
+            made, used = _read_tenant(text)
+            self.cluster = self.cluster.plus(made)
+            if used is not None:
+                self.cluster = self.cluster.having_used(made.name, used)
         elif word == "pools":
             said = _settings(text, _POOL_WORDS)
             shares = {key: round(float(said[key]) * WHOLE) for key in ("online", "batch") if key in said}
@@ -218,11 +224,12 @@ def _read_jobs(text: str) -> list[Job]:
     return [running_on(one, *_read_places(said["on"])) for one in made] if "on" in said else made
 
 
-def _read_tenant(text: str) -> Tenant:
+def _read_tenant(text: str) -> tuple[Tenant, int | None]:
+    """The tenant and, where it is said, how many GPUs it has used."""
     name, _, rest = text.partition(":")
     said = _settings(rest, _TENANT_WORDS)
     numbers = {key: int(value) for key, value in said.items() if key in _TENANT_NUMBERS}
-    return tenant(
+    made = tenant(
         name.strip(),
         parent=said.get("parent", ""),
         borrow="no_borrow" not in said,
@@ -230,6 +237,7 @@ def _read_tenant(text: str) -> Tenant:
         nodes=_words(said, "nodes"),
         **numbers,
     )
+    return made, int(said["used"]) if "used" in said else None
 
 
 def _read_where(said: dict[str, str]) -> Where:

@@ -42,6 +42,9 @@ from tests.rig.sim_ports import EPOCH_MS, Notes, SimClock, SimEntropy
 
 NODES = {"a": 4, "b": 4, "c": 2}
 TENANTS = ("default", "vision")
+TIMELESS = Policy(aging_per_hour=0, fair_share_points=0)
+"""Without what changes the order of the queue by the passing of time alone: the live loop looks at it every five
+seconds, and the others when something happens."""
 Plans = dict[Instant, list[bytes]]
 
 
@@ -130,7 +133,7 @@ async def live(seed: int, folder: Path) -> tuple[Plans, list[bytes]]:
     clock, log = RoundClock(), MemoryLog()
     ports = ControlPorts(clock=clock, entropy=SimEntropy(seed), telemetry=Notes(clock, "live"))
     control = await ControlPlane.recover(
-        Runtime(settings=CoreSettings(data_dir=folder), log=log, history=NoHistory(), ports=ports)
+        Runtime(settings=CoreSettings(data_dir=folder, policy=TIMELESS), log=log, history=NoHistory(), ports=ports)
     )
     nodes = PlayedNodes(control)
     with plans_seen() as seen:
@@ -156,7 +159,7 @@ def simulated(records: Sequence[bytes]) -> Plans:
 
     cluster = VirtualCluster(state, facts[0].at, 0, run_of, lambda *_: None)
     with plans_seen() as seen:
-        begin = CoreSettings(data_dir=Path("unused"))
+        begin = CoreSettings(data_dir=Path("unused"), policy=TIMELESS)
         cluster.give(commands.BeginEpoch(by=CONTROL, epoch=Epoch(1), policy=begin.policy, pools=begin.pools))
         cluster.give(commands.PutTenant(by=ANNA, tenant=Tenant(name=TenantName("vision")), create=True))
         for name, gpus in NODES.items():

@@ -23,8 +23,7 @@ A_DAY_AGO = Instant(NOW - DAY_MS)
 
 
 def team(name: str, weight: int = 1, *, parent: str = "") -> Tenant:
-    made = tenant(name, parent=parent)
-    return replace(made, quota=replace(made.quota, weight=weight))
+    return tenant(name, parent=parent, weight=weight)
 
 
 def held_for_a_day(here: Cluster, held: Mapping[str, Amount], capacity: Amount | None = None) -> Cluster:

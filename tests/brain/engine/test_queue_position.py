@@ -5,14 +5,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.brain.domain.array import parse_array, parse_job_ref
-from stoker.brain.domain.ids import JobId
+from stoker.brain.domain.ids import DEFAULT_TENANT, JobId, TenantName
 from stoker.brain.domain.job import Job
 from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.policy import Policy
+from stoker.brain.domain.quota import Quota
+from stoker.brain.domain.tenant import Tenant
 from stoker.brain.engine.queue_order import Priority, QueueOrder, QueuePosition, in_order, queue_position, tenants_of
-from stoker.brain.state.commands import Cancel, Hold
+from stoker.brain.state.commands import Cancel, Hold, PutTenant
 from stoker.brain.state.state_view import StateView
-from tests.brain.state.story import Story, spec
+from tests.brain.state.story import ANNA, Story, spec
 
 FIRST = Priority(500, 0, 99)
 """Of a fresh job of the only tenant."""
@@ -50,18 +52,23 @@ submits = st.tuples(
     st.integers(1, 2),
     st.sampled_from(["", "", "0-4", "0-9:3%2", "1,5,7%9"]),
     st.sampled_from([0, 1, 20 * 60_000, 3_600_000]),
+    st.sampled_from([DEFAULT_TENANT, TenantName("lab"), TenantName("team")]),
 )
 
 
 @given(st.lists(submits, min_size=1, max_size=8), st.integers(0, 30), st.integers(0, 4))
 def test_the_position_is_where_a_pass_comes_to_it_whatever_waits(
-    queue: list[tuple[int, int, str, int]], picked: int, ran: int
+    queue: list[tuple[int, int, str, int, TenantName]], picked: int, ran: int
 ) -> None:
-    """Priorities, ages, arrays with and without a limit, members that have become records."""
+    """Priorities, ages, tenants and what they have used, arrays with and without a limit, members that have become
+    records."""
     story = Story(Policy(aging_per_hour=20, aging_max=40))
-    for priority, gpus, array, pause_ms in queue:
-        submitted = spec(gpus, priority=priority, array=parse_array(array) if array else None, retries_max=1)
-        story.submit(submitted)
+    for name, parent, weight in (("lab", "", 3), ("team", "lab", 1)):
+        made = Tenant(name=TenantName(name), parent=TenantName(parent), quota=Quota(weight=weight))
+        story.do(PutTenant(by=ANNA, tenant=made, create=True))
+    for priority, gpus, array, pause_ms, tenant in queue:
+        members = parse_array(array) if array else None
+        story.submit(spec(gpus, priority=priority, array=members, retries_max=1, tenant=tenant))
         story.wait(pause_ms)
     story.node("n1", 3)
     for label in story.decide()[:ran]:
