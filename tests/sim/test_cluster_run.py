@@ -11,6 +11,7 @@ from stoker.sim.outcome import SimOutcome
 from stoker.sim.policies import RunOptions, simulate
 from stoker.sim.trace import Trace
 from tests.sim.test_counting import jobs, nobody
+from tests.sim.test_replay import every_event_checked
 
 LONG = Trace(path="long", jobs=tuple(jobs(*((at * HOUR_MS, 20 * HOUR_MS, 1 + at % 8) for at in range(60)))))
 
@@ -48,6 +49,16 @@ def test_jobs_of_a_failed_node_are_requeued_and_all_end(lease_s: int) -> None:
     assert rough.failed == 0
     assert sum(rough.held_ms) > sum(calm.held_ms)
     assert all(job.submit_ms + job.duration_ms <= end for job, end in zip(LONG.jobs, rough.ended_ms, strict=True))
+
+
+@pytest.mark.parametrize("lease_s", [0, 600])
+def test_no_promise_is_broken_by_failures(lease_s: int) -> None:
+    """Gangs over several nodes, nodes that fail every few hours, some before anybody has noticed that they are gone."""
+    wide = jobs(*((at * HOUR_MS // 3, (1 + at % 5) * HOUR_MS, 1 + 3 * at % 11) for at in range(12)))
+    with every_event_checked() as checked:
+        outcome = run(Trace(path="wide", jobs=tuple(wide)), NodeSet(3, 4), failing(6, 0.01, lease_s), seed=5)
+    assert checked[0] > 200
+    assert outcome.requeues > 3
 
 
 def test_with_a_lease_jobs_start_elsewhere_before_their_node_is_repaired() -> None:

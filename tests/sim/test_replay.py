@@ -1,6 +1,8 @@
 """Replays of recorded logs: what comes in again, how long jobs run, and what is compared (R1 to R3, P1 to P4)."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from unittest import mock
 
 import msgspec
 import pytest
@@ -10,16 +12,36 @@ from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import JobId, Position
 from stoker.brain.domain.job import EndCause
 from stoker.brain.domain.policy import Policy
-from stoker.brain.state.codec import decode_fact, snapshot_chunks
+from stoker.brain.state.cluster import ClusterState
+from stoker.brain.state.codec import Fact, decode_fact, snapshot_chunks
 from stoker.brain.state.commands import DrainNode, ForgetNode, Hold, Release
+from stoker.brain.state.invariants import violations
+from stoker.sim import virtual_cluster
 from stoker.sim.recording import recorded, recorded_state
 from stoker.sim.replay import Replay, replay
 from tests.control.stage import ANNA, Player, Stage, stage, virtual
+from tests.rig.cluster import Cluster
+from tests.rig.run import Course, play
 from tests.rig.sim_log import SimDisk
+from tests.rig.virtual_loop import run_virtual
 
 
 def same(policy: Policy) -> Policy:
     return policy
+
+
+@contextmanager
+def every_event_checked() -> Iterator[list[int]]:
+    """The brain's invariants hold after each event of a simulated cluster; yields how many there were."""
+    real, checked = virtual_cluster.apply, [0]
+
+    def seen(state: ClusterState, fact: Fact, position: Position) -> None:
+        real(state, fact, position)
+        checked[0] += 1
+        assert violations(state) == []
+
+    with mock.patch.object(virtual_cluster, "apply", seen):
+        yield checked
 
 
 def log_of(disk: SimDisk) -> list[tuple[Position, bytes]]:
@@ -212,6 +234,25 @@ async def test_a_log_that_cannot_be_replayed_says_which_record_it_is_and_why() -
     assert (code, "record 21" in message) == ("log_damaged", True)
     assert refusal(log[:4]) == ("bad_trace", "folder: no job in it ran to its end")
     assert refusal([], [b"{}"])[0] == "store_too_new"
+
+
+@pytest.mark.parametrize("seed", [3, pytest.param(4, marks=pytest.mark.heavy)])
+def test_logs_full_of_faults_are_replayed_and_break_no_promise(seed: int) -> None:
+    """Lost messages, silent nodes, dead control planes and orders of every kind, out of the rig."""
+    cluster: list[Cluster] = []
+
+    async def live() -> None:
+        cluster.append(Cluster(seed, 3))
+        await play(cluster[0], seed, Course(25))
+
+    run_virtual(live)
+    log = log_of(cluster[0].disk)
+    with every_event_checked() as checked:
+        told = replay(recorded("rig", (), log), same, lambda _: None)
+    assert checked[0] > 100
+    assert told.compared > 15
+    assert told.never_ended <= 3
+    assert replay(recorded("rig", (), log), same, lambda _: None) == told
 
 
 @virtual

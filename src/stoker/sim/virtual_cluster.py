@@ -8,7 +8,7 @@ Rules: V1  whatever changes the state comes in by the commands by which it comes
            in which it is told to end
        V4  of a node that is silent nothing is heard; it gets no order either. Its tasks run on, and what has ended
            there is reported once it is back. On a node that died they are gone, and it comes back with another boot id
-Limits: the 5-second period of the live loop isn't simulated: nothing that changes in it makes another plan.
+Limits: the 5-second period of the live loop isn't simulated: what nothing but time changes is seen at the next event.
 """
 
 from collections.abc import Callable, Iterator, Sequence

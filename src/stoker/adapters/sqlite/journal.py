@@ -234,7 +234,7 @@ class SqliteJournalReader:
 def captured(folder: Path) -> list[Stored]:
     """Return every record that is kept, while a control plane goes on with the log or stands still.
 
-    Nothing is written, neither a mark nor a lock that others would wait for.
+    No record and no mark is written, and nobody waits for it. SQLite may make its index beside a WAL that has none.
 
     Raises: StokerError `store_too_new`, RecordDamaged (position 0: the file itself), OSError.
     """

@@ -1,7 +1,7 @@
 """Captured log of a control plane for `stoker sim replay`, from its data folder or a backup, which stay as they are.
 
-Rules: G1  a folder is read as it is, whether a control plane runs on it or not; nothing in it is written, and nobody
-           who writes there waits
+Rules: G1  a folder is read as it is, whether a control plane runs on it or not; no record, mark or snapshot in it is
+           changed, and nobody who writes there waits
        G2  as far back as records are kept: from the oldest whole snapshot that they continue, or from the beginning
 """
 
