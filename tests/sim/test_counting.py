@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from stoker.brain.domain.policy import Policy
 from stoker.sim.cluster_run import NodeSet
 from stoker.sim.counting import run_easy, run_fifo, run_first_fit, run_las, run_sjf, run_srsf, run_srtf
 from stoker.sim.policies import POLICIES, RunOptions, simulate
@@ -112,10 +113,17 @@ def test_muri_on_64_gpus_gives_what_another_implementation_gives(
 
 def test_on_nodes_the_engine_starts_what_fits_as_first_fit_does_by_counts() -> None:
     """On a trace whose jobs all fill whole nodes or stay within one, places make little difference."""
-    real = simulate(MURI, NodeSet(8, 8), "engine", RunOptions(), nobody)
+    real = simulate(MURI, NodeSet(8, 8), "engine", RunOptions(engine=Policy(reservations_max=0)), nobody)
     counted = simulate(MURI, 64, "first-fit", RunOptions(), nobody)
     assert real.jct_mean_s == pytest.approx(counted.jct_mean_s, rel=0.02)
     assert (real.jobs, real.gpus, real.preemptions) == (400, 64, 0)
+
+
+def test_on_nodes_the_engine_keeps_for_the_first_jobs_what_they_wait_for_as_easy_does_by_counts() -> None:
+    """It reserves for eight jobs, and by limits of full hours."""
+    real = simulate(MURI, NodeSet(8, 8), "engine", RunOptions(), nobody)
+    counted = simulate(MURI, 64, "easy", RunOptions(), nobody)
+    assert real.jct_p99_s == pytest.approx(counted.jct_p99_s, rel=0.3)
 
 
 def test_the_same_run_gives_the_same_figures() -> None:

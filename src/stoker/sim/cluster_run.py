@@ -9,6 +9,7 @@ Rules: C1  nodes and jobs come in by the commands that live ones come in by; a j
            and it is back, under another boot id, after its repair. What becomes of its jobs is the brain's to say: they
            wait for the node, or for the end of their lease, and are requeued
        C5  what is started anew begins from the start
+       C6  a job's time limit is its duration, rounded up to a full hour: what a person who knows the job would ask for
 """
 
 from collections.abc import Iterator, Sequence
@@ -115,7 +116,7 @@ def _spec(trace: Trace, job: TraceJob, nodes: NodeSet) -> JobSpec:
         demand=Demand(gpu_count=gpus, tasks=tasks, cpus=job.cpus, memory_mb=job.memory_mb),
         command=("true",),
         priority=PRIORITY if job.priority is None else job.priority,
-        time_limit_ms=_LIMIT_MS,
+        time_limit_ms=(job.duration_ms // HOUR_MS + 1) * HOUR_MS,
         tenant=TenantName(job.tenant) if job.tenant else DEFAULT_TENANT,
     )
 

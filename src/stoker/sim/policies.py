@@ -30,8 +30,8 @@ POLICIES: Final = tuple(
     SimPolicy(name=name, model=model, knows=knows, about=about, source=source)
     for name, model, knows, about, source in (
         (
-            *(ENGINE, ENGINE, _NOTHING),
-            "what decides live: by priority with aging and fair share, then age; what fits starts, no reservations yet",
+            *(ENGINE, ENGINE, "durations in hours, as time limits"),
+            "what decides live: by priority with aging and fair share, then age; reservations and backfill",
             "Stoker's brain/engine",
         ),
         ("fifo", COUNTING, _NOTHING, "the oldest starts or nothing does", "strict head of line"),

@@ -170,6 +170,9 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     reservations_max: Annotated[int, Range(0, 64)] = 8
     """Blocked jobs, the first of the queue, for which a pass keeps what they wait for; 0 = none, and then small jobs
     may pass a large one for ever. Each costs a walk over the nodes."""
+    reserve_after_ms: Annotated[int, Range(0, 30 * DAY_MS)] = 0
+    """A job waits so long before it gets a reservation. 0 = as soon as it is blocked. Where jobs name no honest time
+    limits, a reservation leaves GPUs idle for long; an hour lets small jobs pass for an hour."""
 
     def digest(self) -> str:
         """Return a short hash of these values, written beside each decision."""

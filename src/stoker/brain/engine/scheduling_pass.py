@@ -9,6 +9,7 @@ from typing import Final
 
 from stoker.brain.domain.demand import Demand, Shape
 from stoker.brain.domain.ids import JobId, NodeName, PartitionName, TenantName
+from stoker.brain.domain.job import Job
 from stoker.brain.domain.partition import selection
 from stoker.brain.domain.plan import Place
 from stoker.brain.domain.policy import Policy
@@ -222,8 +223,10 @@ class SchedulingPass:
         return False
 
     def _ends_by(self, candidate: Candidate) -> Instant:
-        spec = self._view.job(candidate.array if candidate.lazy else candidate.job).spec
-        return later(self._now, spec.time_limit_ms + self._policy.stop_grace_ms)
+        return later(self._now, self._record(candidate).spec.time_limit_ms + self._policy.stop_grace_ms)
+
+    def _record(self, candidate: Candidate) -> Job:
+        return self._view.job(candidate.array if candidate.lazy else candidate.job)
 
     def reserve(self, candidate: Candidate) -> None:
         """Keep for a blocked job what it waits for, while there are reservations left."""
@@ -231,7 +234,9 @@ class SchedulingPass:
         if shape not in self._reservable or self._quota_order.standing(shape) > self._standing:
             return
         del self._reservable[shape]
-        choices = self.blocked.get(shape)
+        choices, waiting = self.blocked.get(shape), self._record(candidate)
+        if self._now < later(max(waiting.submitted_at, waiting.spec.begin), self._policy.reserve_after_ms):
+            return
         if not isinstance(choices, _GpuChoices) or self._quota_order.limit_reached(shape) is not None:
             return
         self._tries_left -= 1
