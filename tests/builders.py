@@ -12,7 +12,7 @@ import msgspec
 from stoker.brain.domain.allocation import TaskPlacement
 from stoker.brain.domain.array import Members, index_of, indexes_of, member_id, parse_array, without
 from stoker.brain.domain.demand import Demand, JobClass, Shape
-from stoker.brain.domain.gpu import Gpu
+from stoker.brain.domain.gpu import WHOLE_GPU, Gpu
 from stoker.brain.domain.ids import (
     DEFAULT_TENANT,
     Epoch,
@@ -37,7 +37,7 @@ from stoker.brain.domain.units import DAY_MS, HOUR_MS, NEVER, Instant
 from stoker.brain.domain.where import ANYWHERE, Where, selects
 from stoker.brain.engine.decide import decide
 from stoker.brain.state.usage_ledger import UsageLedger
-from stoker.brain.state.view import Bucket, GpuKinds, NodeClass, RunningJob, SelectedNodes
+from stoker.brain.state.view import Bucket, GpuKinds, NodeClass, RunningJob, SelectedNodes, SharedRest
 
 A100: Final = "NVIDIA A100-SXM4-80GB"
 V100: Final = "Tesla V100-SXM2-32GB"
@@ -101,6 +101,7 @@ def job(  # noqa: PLR0913  # a builder: each test names the one or two that it i
     tasks: int = 1,
     model: str = "",
     gpu_memory_mb: int = 0,
+    share: int = WHOLE_GPU,
     cpus: int = 1,
     memory_mb: int = 0,
     priority: int = 500,
@@ -116,7 +117,7 @@ def job(  # noqa: PLR0913  # a builder: each test names the one or two that it i
 ) -> Job:
     """A job that has waited for so many hours, after `tries` attempts that have ended; or an array of such."""
     needs = {"gpu_count": gpus, "gpu_memory_mb": gpu_memory_mb, "cpus": cpus, "memory_mb": memory_mb}
-    demand = Demand(**needs, gpu_model=model, tasks=tasks, tasks_per_node=tasks_per_node)
+    demand = Demand(**needs, gpu_share=share, gpu_model=model, tasks=tasks, tasks_per_node=tasks_per_node)
     members = parse_array(array) if array else None
     spec = JobSpec(
         name=f"job{id_}",
@@ -211,8 +212,13 @@ class Cluster:
         return free
 
     @property
-    def free_gpus(self) -> int:
-        return sum(len(free.gpus) for free in (*self.free.values(), *self.returning.values()))
+    def free_milli(self) -> int:
+        return sum(free.gpu_milli for free in (*self.free.values(), *self.returning.values()))
+
+    @property
+    def shared(self) -> Sequence[SharedRest]:
+        rests = ((free.shared, name) for name, free in self.free.items())
+        return sorted(SharedRest(rest.left, name, rest.gpu.index) for shared, name in rests for rest in shared)
 
     @property
     def usage_ledger(self) -> UsageLedger:
@@ -365,6 +371,21 @@ def refused_on(job: Job, *where: tuple[str, ...]) -> Job:
         failed = Attempt(number=len(job.attempts) + 1, epoch=Epoch(1), placed_at=NOW, ended_at=NOW, tasks=tasks)
         job = msgspec.structs.replace(job, attempts=(*job.attempts, failed))
     return job
+
+
+def sharing_on(job: Job, *where: tuple[str, int]) -> Job:
+    """`job`, which asks for a share, with its ranks started: for each the node and the index of its GPU (an A100)."""
+    demand, started = job.spec.demand, running_on(job, *[(name, [index]) for name, index in where])
+    bound = demand.memory_bound_mb(MEMORY_MB[A100])
+    attempt = started.attempts[-1]
+    tasks = [
+        msgspec.structs.replace(
+            task, placement=msgspec.structs.replace(task.placement, gpu_share=demand.gpu_share, gpu_memory_mb=bound)
+        )
+        for task in attempt.tasks
+    ]
+    newest = msgspec.structs.replace(attempt, tasks=tuple(tasks))
+    return msgspec.structs.replace(started, attempts=(*started.attempts[:-1], newest))
 
 
 def placement(rank: int, job: Job, node_name: str, indexes: Sequence[int]) -> TaskPlacement:

@@ -15,7 +15,7 @@ from stoker.brain.domain.tenant import Tenant
 from stoker.brain.domain.units import NEVER, Instant, later
 from stoker.brain.domain.where import Where
 from stoker.brain.state.cluster import ClusterState
-from stoker.brain.state.view import Bucket, GpuKinds, RunningJob, SelectedNodes
+from stoker.brain.state.view import Bucket, GpuKinds, RunningJob, SelectedNodes, SharedRest
 
 
 class StateView:
@@ -39,7 +39,8 @@ class StateView:
         self.free: Mapping[NodeName, Free] = indexes.free
         if self.returning:
             self.free = {name: free for name, free in indexes.free.items() if name not in self.returning}
-        self.free_gpus = indexes.free_gpus
+        self.free_milli = indexes.free_milli
+        self.shared: Sequence[SharedRest] = indexes.shared
         self.by_free: Mapping[GpuKinds, Mapping[int, Sequence[NodeName]]] = indexes.by_free
 
     def pending(self) -> Iterable[Bucket]:
