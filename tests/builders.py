@@ -12,7 +12,7 @@ import msgspec
 from stoker.brain.domain.allocation import TaskPlacement
 from stoker.brain.domain.array import Members, index_of, indexes_of, member_id, parse_array, without
 from stoker.brain.domain.demand import Demand, JobClass, Shape
-from stoker.brain.domain.gpu import Gpu
+from stoker.brain.domain.gpu import WHOLE_GPU, Gpu
 from stoker.brain.domain.ids import (
     DEFAULT_TENANT,
     Epoch,
@@ -37,9 +37,9 @@ from stoker.brain.domain.units import DAY_MS, HOUR_MS, NEVER, Instant
 from stoker.brain.domain.where import ANYWHERE, Where, selects
 from stoker.brain.engine.decide import decide
 from stoker.brain.state.decayed_usage import DecayedUsage, TenantUse
-from stoker.brain.state.state_view import latest_end
+from stoker.brain.state.state_view import last_of_each_gpu, latest_end
 from stoker.brain.state.usage_ledger import UsageLedger
-from stoker.brain.state.view import Bucket, FutureRelease, GpuKinds, NodeClass, RunningJob, SelectedNodes
+from stoker.brain.state.view import Bucket, FutureRelease, GpuKinds, NodeClass, RunningJob, SelectedNodes, SharedRest
 
 A100: Final = "NVIDIA A100-SXM4-80GB"
 V100: Final = "Tesla V100-SXM2-32GB"
@@ -103,6 +103,7 @@ def job(  # noqa: PLR0913  # a builder: each test names the one or two that it i
     tasks: int = 1,
     model: str = "",
     gpu_memory_mb: int = 0,
+    share: int = WHOLE_GPU,
     cpus: int = 1,
     memory_mb: int = 0,
     priority: int = 500,
@@ -119,7 +120,7 @@ def job(  # noqa: PLR0913  # a builder: each test names the one or two that it i
 ) -> Job:
     """A job that has waited for so many hours, after `tries` attempts that have ended; or an array of such."""
     needs = {"gpu_count": gpus, "gpu_memory_mb": gpu_memory_mb, "cpus": cpus, "memory_mb": memory_mb}
-    demand = Demand(**needs, gpu_model=model, tasks=tasks, tasks_per_node=tasks_per_node)
+    demand = Demand(**needs, gpu_share=share, gpu_model=model, tasks=tasks, tasks_per_node=tasks_per_node)
     members = parse_array(array) if array else None
     spec = JobSpec(
         name=f"job{id_}",
@@ -211,17 +212,17 @@ class Cluster:
         decayed.begin({})
         paths = {name: [each.name for each in path_of(self.tenants, TenantName(name))] for name in self.used}
         for name, gpus in self.used.items():
-            decayed.change(paths[name], Amount(gpus=2 * gpus))
+            decayed.change(paths[name], Amount(gpu_milli=2 * gpus * WHOLE_GPU))
         decayed.now = NOW  # one half-life later
         for name, gpus in self.used.items():
-            decayed.change(paths[name], Amount(gpus=-2 * gpus))
+            decayed.change(paths[name], Amount(gpu_milli=-2 * gpus * WHOLE_GPU))
         return decayed
 
     def _capacity(self) -> Amount:
         has = [node.inventory for node in self.nodes.values() if node.schedulable]
         memory_mb = sum(gpu.memory_mb for each in has for gpu in each.gpus)
         gpus = sum(len(each.gpus) for each in has)
-        return Amount(gpus, memory_mb, sum(each.cpus for each in has), sum(each.memory_mb for each in has))
+        return Amount(gpus * WHOLE_GPU, memory_mb, sum(each.cpus for each in has), sum(each.memory_mb for each in has))
 
     def _free_where(self, holds: Callable[[Node], bool]) -> Mapping[NodeName, Free]:
         return {name: self._free_on(node) for name, node in self.nodes.items() if holds(node)}
@@ -237,8 +238,13 @@ class Cluster:
         return free
 
     @property
-    def free_gpus(self) -> int:
-        return sum(len(free.gpus) for free in (*self.free.values(), *self.returning.values()))
+    def free_milli(self) -> int:
+        return sum(free.gpu_milli for free in (*self.free.values(), *self.returning.values()))
+
+    @property
+    def shared(self) -> Sequence[SharedRest]:
+        rests = ((free.shared, name) for name, free in self.free.items())
+        return sorted(SharedRest(rest.left, name, rest.gpu.index) for shared, name in rests for rest in shared)
 
     @property
     def usage_ledger(self) -> UsageLedger:
@@ -299,7 +305,7 @@ class Cluster:
                         max(now, latest_end(self.jobs[each.job], Policy(), since)), each.job, gpus, cpus, memory_mb
                     )
                 )
-        return sorted(found, key=lambda each: each[:2])
+        return last_of_each_gpu(sorted(found, key=lambda each: each[:2]))
 
     def held_on(self, node: NodeName) -> list[TaskPlacement]:
         tasks = [task.placement for attempt in self.live_attempts() for task in attempt.open_tasks]
@@ -421,6 +427,21 @@ def refused_on(job: Job, *where: tuple[str, ...]) -> Job:
         failed = Attempt(number=len(job.attempts) + 1, epoch=Epoch(1), placed_at=NOW, ended_at=NOW, tasks=tasks)
         job = msgspec.structs.replace(job, attempts=(*job.attempts, failed))
     return job
+
+
+def sharing_on(job: Job, *where: tuple[str, int]) -> Job:
+    """`job`, which asks for a share, with its ranks started: for each the node and the index of its GPU (an A100)."""
+    demand, started = job.spec.demand, running_on(job, *[(name, [index]) for name, index in where])
+    bound = demand.memory_bound_mb(MEMORY_MB[A100])
+    attempt = started.attempts[-1]
+    tasks = [
+        msgspec.structs.replace(
+            task, placement=msgspec.structs.replace(task.placement, gpu_share=demand.gpu_share, gpu_memory_mb=bound)
+        )
+        for task in attempt.tasks
+    ]
+    newest = msgspec.structs.replace(attempt, tasks=tuple(tasks))
+    return msgspec.structs.replace(started, attempts=(*started.attempts[:-1], newest))
 
 
 def placement(rank: int, job: Job, node_name: str, indexes: Sequence[int]) -> TaskPlacement:

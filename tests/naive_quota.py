@@ -11,7 +11,7 @@ from itertools import islice
 from stoker.brain.domain.allocation import TaskPlacement
 from stoker.brain.domain.array import indexes_of
 from stoker.brain.domain.demand import Demand, JobClass
-from stoker.brain.domain.gpu import Gpu, model_matches
+from stoker.brain.domain.gpu import WHOLE_GPU, Gpu, model_matches
 from stoker.brain.domain.ids import GpuUuid, NodeName, TenantName
 from stoker.brain.domain.job import Job, JobSpec, lazy_member
 from stoker.brain.domain.label import labels_of, taints_of
@@ -25,7 +25,7 @@ from stoker.brain.domain.where import admits
 from stoker.brain.state.cluster import ClusterState
 
 Sums = list[int]
-"""GPUs, GPU memory, CPUs, memory, jobs: in the order of an Amount."""
+"""Thousandths of GPUs, GPU memory, CPUs, memory, jobs: in the order of an Amount."""
 Standing = tuple[bool, int]
 """Does it yield to the other class, and how far up is the tenant within whose guarantee it fits? Less comes first."""
 
@@ -66,13 +66,14 @@ class Count:
         return tuple(self.by_tenant[name, at] for at in range(5))
 
     @property
-    def held_gpus(self) -> int:
+    def held_milli(self) -> int:
         return sum(sums[0] for sums in self.by_class.values())
 
 
 def wants(demand: Demand) -> Sums:
     gpus = demand.tasks * demand.gpu_count
-    return [gpus, gpus * demand.gpu_memory_mb, demand.tasks * demand.cpus, demand.tasks * demand.memory_mb, 1]
+    beside = [demand.tasks * demand.cpus, demand.tasks * demand.memory_mb, 1]
+    return [gpus * demand.gpu_share, gpus * demand.gpu_memory_mb, *beside]
 
 
 def holds(job: Job) -> Sums:
@@ -83,7 +84,7 @@ def holds(job: Job) -> Sums:
     for task in job.attempts[-1].tasks:
         if task.end is None:
             place = task.placement
-            for at, amount in enumerate((len(place.gpus), 0, place.cpus, place.memory_mb)):
+            for at, amount in enumerate((place.gpu_milli, 0, place.cpus, place.memory_mb)):
                 found[at] += amount
             found[1] += len(place.gpus) * job.spec.demand.gpu_memory_mb
             found[4] = 1
@@ -132,27 +133,29 @@ def ledger_faults(state: ClusterState, found: Count) -> Iterator[str]:
 def limits_of(tenant: Tenant) -> list[int | None]:
     quota, limits = tenant.quota, tenant.quota.limits
     gpus = [most for most in (limits.gpus, None if quota.borrow else quota.guaranteed) if most is not None]
-    return [min(gpus, default=None), limits.gpu_memory_mb, limits.cpus, limits.memory_mb, limits.jobs]
+    milli = min(gpus) * WHOLE_GPU if gpus else None
+    return [milli, limits.gpu_memory_mb, limits.cpus, limits.memory_mb, limits.jobs]
 
 
 def guaranteed(state: ClusterState, job_class: JobClass, in_service: int) -> int:
-    """Of a pool: its share to the nearest GPU, the half one going to the online pool."""
+    """Of a pool: its share to the nearest GPU, the half one going to the online pool. Both in thousandths."""
+    in_service //= WHOLE_GPU
     online, batch = state.pools.online, state.pools.batch
     first = (2 * in_service * online + WHOLE) // (2 * WHOLE)
     if job_class is JobClass.ONLINE:
-        return first
-    return min(in_service - first, (2 * in_service * batch + WHOLE) // (2 * WHOLE))
+        return first * WHOLE_GPU
+    return min(in_service - first, (2 * in_service * batch + WHOLE) // (2 * WHOLE)) * WHOLE_GPU
 
 
 def limit_faults(state: ClusterState, found: Count, spec: JobSpec, free: int) -> Iterator[str]:
-    """Which limit is broken by a job of this spec that is among those that hold? `free` GPUs are free beside it."""
+    """Which limit is broken by a job of this spec that is among those that hold? `free` thousandths are left."""
     asked = wants(spec.demand)
     for tenant in found.path(spec.tenant):
         for at, limit in enumerate(limits_of(tenant)):
             if limit is not None and asked[at] and found.by_tenant[tenant.name, at] > limit:
                 yield f"tenant {tenant.name} holds {found.used(tenant.name)}, beyond {limits_of(tenant)}"
     if asked[0]:
-        yield from _strict_faults(state, found, spec, found.held_gpus + free)
+        yield from _strict_faults(state, found, spec, found.held_milli + free)
         kept = _kept(found, spec)
         if free < kept:
             yield f"{free} GPUs are left, and {kept} are kept by tenants that don't lend"
@@ -171,7 +174,7 @@ def _kept(found: Count, spec: JobSpec) -> int:
     """GPUs that stay idle for tenants that don't lend and that the job isn't of. Within a guarantee of its own it has
     to leave them only to those within the same one."""
     path = found.path(spec.tenant)
-    own = next((each for each in path if found.by_tenant[each.name, 0] <= each.quota.guaranteed), None)
+    own = next((each for each in path if found.by_tenant[each.name, 0] <= each.quota.guaranteed * WHOLE_GPU), None)
     roots = [own.name] if own else [each.name for each in found.tenants.values() if not each.parent]
     on_path = {each.name for each in path}
     return sum(_reserve(found, root, on_path) for root in roots)
@@ -182,7 +185,7 @@ def _reserve(found: Count, name: TenantName, on_path: set[TenantName]) -> int:
     quota = found.tenants[name].quota
     if name in on_path or quota.lend:
         return beneath
-    return max(beneath, quota.guaranteed - found.by_tenant[name, 0])
+    return max(beneath, quota.guaranteed * WHOLE_GPU - found.by_tenant[name, 0])
 
 
 # -- what is free ------------------------------------------------------------------------------------------------
@@ -217,7 +220,8 @@ class NodeCapacity:
 
     @property
     def free(self) -> int:
-        return sum(len(gpus) for gpus in self.gpus.values())
+        """In thousandths of GPUs."""
+        return sum(len(gpus) for gpus in self.gpus.values()) * WHOLE_GPU
 
     def take(self, place: Place) -> None:
         for task in place.tasks:
@@ -273,7 +277,7 @@ class Pass:
     def __init__(self, state: ClusterState, plan: Plan) -> None:
         self.state = state
         self.waiting = {job.id: job for job in _may_start(state)}
-        self.in_service = count(state).held_gpus + NodeCapacity(state).free
+        self.in_service = count(state).held_milli + NodeCapacity(state).free
         self.contended = len({job.spec.job_class for job in self.waiting.values()}) > 1
         self.moments: list[tuple[Count, NodeCapacity]] = [(count(state), NodeCapacity(state))]
         """Before each action, and after the last."""
@@ -308,7 +312,7 @@ class Pass:
         levels = [
             level
             for level, tenant in enumerate(found.path(spec.tenant))
-            if gpus and found.by_tenant[tenant.name, 0] + gpus <= tenant.quota.guaranteed
+            if gpus and found.by_tenant[tenant.name, 0] + gpus <= tenant.quota.guaranteed * WHOLE_GPU
         ]
         share = guaranteed(self.state, spec.job_class, self.in_service)
         within = gpus > 0 and found.by_class[spec.job_class][0] + gpus <= share

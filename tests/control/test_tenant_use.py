@@ -59,13 +59,13 @@ async def test_every_way_to_end_gives_everything_back_at_once() -> None:
             (JobState.NODE_FAILED, EndCause.RUNNER_LOST, 0),
         ):
             job = await begin(s, player, gpus=2, requeue=False)
-            assert used(s).gpus == 2
+            assert used(s).gpu_milli == 2_000
             await player.end(player.starts[-1].key, code, cause)
             assert s.job(job).state is ends
             assert used(s) == NOTHING
         job = await begin(s, player, gpus=2)
         await s.cancel(job)
-        assert used(s).gpus == 2, "cancel means gone, and it isn't yet"
+        assert used(s).gpu_milli == 2_000, "cancel means gone, and it isn't yet"
         await player.end(player.starts[-1].key, 0, EndCause.STOPPED)
         assert used(s) == NOTHING
 
@@ -81,7 +81,7 @@ async def test_a_repeated_or_late_end_gives_nothing_back_twice() -> None:
         await begin(s, player, gpus=3)
         for _ in range(4):
             await player.end(first)
-            assert used(s).gpus == 3
+            assert used(s).gpu_milli == 3_000
 
 
 @virtual
@@ -93,16 +93,16 @@ async def test_a_gang_that_is_evicted_while_it_starts_holds_no_quota_and_the_nex
         job = await s.submit(gpus=4, tasks=2, tenant=TEAM)
         start = await one.next_start()
         await one.say_started(start.key)
-        assert used(s) == Amount(8, 0, 2, 0, 1)
+        assert used(s) == Amount(8_000, 0, 2, 0, 1)
         await s.committer.ask(ForgetNode(by=ANNA, node=NodeName("n2"), force=True))
         await s.until(lambda: bool(one.stops))
-        assert used(s).gpus == 4, "what still runs is still used"
+        assert used(s).gpu_milli == 4_000, "what still runs is still used"
         await one.end(start.key, 0, EndCause.STOPPED)
         assert used(s) == NOTHING
         assert s.job(job).state is JobState.PENDING
         await s.join("n3", 4)
         await one.next_start(2)
-        assert used(s) == Amount(8, 0, 2, 0, 1)
+        assert used(s) == Amount(8_000, 0, 2, 0, 1)
 
 
 @virtual
@@ -115,7 +115,7 @@ async def test_a_start_that_the_node_refuses_gives_the_quota_back_at_once() -> N
         await player.end(player.starts[-1].key, 0, EndCause.START_FAILED)
         await player.next_start(2)
         assert s.job(waits).state is JobState.STARTING
-        assert used(s).gpus == 4
+        assert used(s).gpu_milli == 4_000
 
 
 @virtual
@@ -124,7 +124,7 @@ async def test_a_job_below_the_cap_of_its_tenant_starts() -> None:
         await tenants(s, gpus=4)
         player = await s.join("n1", 8)
         await begin(s, player, gpus=3)
-        assert used(s).gpus == 3
+        assert used(s).gpu_milli == 3_000
 
 
 @virtual
@@ -134,11 +134,11 @@ async def test_a_node_that_registers_again_changes_neither_what_is_used_nor_what
         await tenants(s)
         player = await s.join("n1", 8)
         job = await begin(s, player, gpus=2)
-        before = used(s), s.state.indexes.free_gpus
+        before = used(s), s.state.indexes.free_milli
         for _ in range(3):
             again = await s.register("n1", 8)
             await again.say_inventory(*(status_of(s, job),))
-            assert (used(s), s.state.indexes.free_gpus) == before
+            assert (used(s), s.state.indexes.free_milli) == before
 
 
 def status_of(s: Stage, job: JobId) -> TaskStatus:
@@ -156,10 +156,10 @@ async def test_a_retry_a_requeue_and_a_restart_of_the_control_plane_count_each_a
         await player.end(player.starts[-1].key, 1)
         assert used(s) == NOTHING
         await player.say_started((await player.next_start(2)).key)
-        assert used(s).gpus == 2
+        assert used(s).gpu_milli == 2_000
         await s.committer.ask(Requeue(by=ANNA, target=JobRef(job)))
         await player.end(player.starts[-1].key, 0, EndCause.STOPPED)
         await player.say_started((await player.next_start(3)).key)
-        assert used(s).gpus == 2
+        assert used(s).gpu_milli == 2_000
     async with stage(disk) as s:
-        assert used(s).gpus == 2
+        assert used(s).gpu_milli == 2_000

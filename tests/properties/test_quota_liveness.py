@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stoker.brain.domain.demand import JobClass
+from stoker.brain.domain.gpu import WHOLE_GPU
 from stoker.brain.domain.ids import JobId, NodeName, TenantName
 from stoker.brain.domain.job import JobSpec
 from stoker.brain.domain.policy import Policy
@@ -51,7 +52,7 @@ class Crowd(Story):
             del self.ends[job]
             self.end(job)
         self.all_due()
-        lacking = self.state.indexes.free_gpus + QUEUE - self.state.indexes.usage_ledger.pending_of(CROWD)
+        lacking = self.state.indexes.free_milli // WHOLE_GPU + QUEUE - self.state.indexes.usage_ledger.pending_of(CROWD)
         self.submit(*[self.borrower] * max(1, lacking))
         self.decide()
         for job in self.state.jobs.values():
@@ -69,7 +70,7 @@ class Crowd(Story):
     def fill(self) -> None:
         for _ in range(self.turns_max):
             self.next_turn()
-        assert not self.state.indexes.free_gpus, "idle GPUs are lent"
+        assert not self.state.indexes.free_milli, "idle GPUs are lent"
 
 
 def _crowd(tenant: TenantName = CROWD, **fields: object) -> JobSpec:
@@ -139,7 +140,7 @@ def test_a_target_that_is_drained_is_left_for_another_node() -> None:
     owed = story.submit(spec(GPUS, tenant=LAB))
     story.next_turn()
     story.next_turn()
-    assert story.state.indexes.free_gpus, "some GPUs are kept for it, not enough yet"
+    assert story.state.indexes.free_milli, "some GPUs are kept for it, not enough yet"
     most = max(story.names, key=story.free_gpus)
     story.do(DrainNode(by=ANNA, node=most, reason="fan"))
     story.turns_until_live(owed, GPUS * 5 + 2)
@@ -154,4 +155,4 @@ def test_what_nobody_is_owed_is_lent_and_the_guarantee_is_served_as_soon_as_it_i
     story.next_turn()
     live = [bool(story.job(job).live_attempt) for job in jobs]
     assert live == [True, True, False], "beyond its guarantee it is one of many"
-    assert story.state.indexes.usage_ledger.used_by(CROWD).gpus == GPUS - 2
+    assert story.state.indexes.usage_ledger.used_by(CROWD).gpu_milli == (GPUS - 2) * WHOLE_GPU

@@ -9,6 +9,7 @@ lines are indented. Blocks act in the order in which they stand:
                 `e: gpus=4 unread=3` (one that its driver hides)
     partitions: `long: where="zone=a" tolerate=big`
     jobs:       jobs that are submitted: `1: gpus=2 tasks=4`, `5-9: gpus=1`, `3: gpus=2 on=a[0,1]` (runs already),
+                `7: gpus=1 share=250` (thousandths of a GPU),
                 `4: gpus=1 where="zone in (a,b)" exclude=n1,n2 tolerate=big partition=long`, `10: array=0-9%3` (whose
                 members have the ids 11 to 20), `5: waited_h=20 limit_h=2` (a day otherwise), `6: failed_on=a;b,c` (two
                 attempts that failed to start, the last one on both `b` and `c`)
@@ -43,7 +44,21 @@ from stoker.brain.domain.reason import describe
 from stoker.brain.domain.tenant import Tenant
 from stoker.brain.domain.units import MINUTE_MS, human_duration, later
 from stoker.brain.domain.where import Where, make_where
-from tests.builders import A100, H100, NOW, V100, Cluster, cluster, job, node, refused_on, running_on, tenant, where
+from tests.builders import (
+    A100,
+    H100,
+    NOW,
+    V100,
+    Cluster,
+    cluster,
+    job,
+    node,
+    refused_on,
+    running_on,
+    sharing_on,
+    tenant,
+    where,
+)
 
 FOLDER: Final = Path(__file__).parent
 _MODELS: Final = {"A100": A100, "V100": V100, "H100": H100}
@@ -54,18 +69,8 @@ _NODE_WORDS: Final = frozenset(
 )
 _WHERE_WORDS: Final = frozenset({"where", "exclude", "tolerate"})
 _JOB_NUMBERS: Final = frozenset(
-    {
-        "gpus",
-        "tasks",
-        "tasks_per_node",
-        "gpu_memory_mb",
-        "cpus",
-        "memory_mb",
-        "priority",
-        "tries",
-        "waited_h",
-        "limit_h",
-    }
+    {"gpus", "tasks", "tasks_per_node", "gpu_memory_mb", "cpus", "memory_mb", "priority", "tries", "waited_h", "share"}
+    | {"limit_h"}
 )
 _JOB_WORDS: Final = _JOB_NUMBERS | _WHERE_WORDS | {"model", "on", "partition", "array", "tenant", "class", "failed_on"}
 _TENANT_NUMBERS: Final = frozenset({"guaranteed", "gpus", "gpu_memory_mb", "cpus", "memory_mb", "jobs", "weight"})
@@ -73,6 +78,7 @@ _TENANT_WORDS: Final = _TENANT_NUMBERS | {"parent", "no_lend", "no_borrow", "nod
 _POOL_WORDS: Final = frozenset({"online", "batch", "strict"})
 _POLICY_WORDS: Final = frozenset(
     {"budget", "port_min", "port_max", "aging_per_hour", "aging_max", "fair_share_points", "reservations_max"}
+    | {"gpu_sharers_max"}
 )
 _WIDTH: Final = 110
 
@@ -221,7 +227,10 @@ def _read_jobs(text: str) -> list[Job]:
     ]
     failed = [tuple(names.split(",")) for names in said["failed_on"].split(";")] if "failed_on" in said else []
     made = [refused_on(one, *failed) for one in made]
-    return [running_on(one, *_read_places(said["on"])) for one in made] if "on" in said else made
+    places = _read_places(said["on"]) if "on" in said else []
+    if places and "share" in said:
+        return [sharing_on(one, *[(name, indexes[0]) for name, indexes in places]) for one in made]
+    return [running_on(one, *places) for one in made] if places else made
 
 
 def _read_tenant(text: str) -> tuple[Tenant, int | None]:

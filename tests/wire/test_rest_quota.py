@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from stoker.brain.domain.demand import JobClass
 from stoker.brain.domain.errors import StokerError
+from stoker.brain.domain.gpu import WHOLE_GPU
 from stoker.brain.domain.quota import WHOLE, PoolDemand, Pools
 from stoker.wire.rest.decode import decode_body
 from stoker.wire.rest.quota import QuotaBody, parse_share, pools_of, quota_view, share_of
@@ -68,7 +69,7 @@ def test_p1_a_share_is_read_as_people_write_it_and_one_is_all_of_it(text: str, s
     assert parse_share("--online-percent", text) == share
 
 
-amounts = st.integers(0, 300)
+amounts = st.integers(0, 300).map(lambda gpus: gpus * WHOLE_GPU)
 shares = st.integers(0, WHOLE)
 
 
@@ -81,7 +82,8 @@ def test_the_numbers_of_the_pools_agree_with_each_other(
 ) -> None:
     pools = Pools(online=share, batch=WHOLE - share, strict=strict)
     shown = quota_view(pools, free, {JobClass.ONLINE: online, JobClass.BATCH: batch})
-    assert shown.total_gpus == free + online.used + batch.used == shown.online.quota + shown.batch.quota
+    free, *used = (milli // WHOLE_GPU for milli in (free, online.used, batch.used))
+    assert shown.total_gpus == free + sum(used) == shown.online.quota + shown.batch.quota
     for pool in (shown.online, shown.batch):
         assert pool.quota == pool.guaranteed
         assert pool.used - pool.borrowed + pool.available == pool.guaranteed
@@ -91,5 +93,5 @@ def test_the_numbers_of_the_pools_agree_with_each_other(
         if pool.used < pool.guaranteed:
             assert pool.free >= min(free, pool.guaranteed - pool.used)
     if strict:
-        wall = shown.total_gpus - max(batch.used, shown.batch.guaranteed)
-        assert shown.online.limit_now == max(online.used, wall)
+        wall = shown.total_gpus - max(used[1], shown.batch.guaranteed)
+        assert shown.online.limit_now == max(used[0], wall)

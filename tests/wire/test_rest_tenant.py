@@ -122,9 +122,9 @@ def test_the_limit_that_holds_is_the_lowest_on_the_way_up_and_the_guarantee_wher
 
 def test_a_tenant_shows_what_it_uses_beyond_its_guarantee() -> None:
     top = Tenant(name=TenantName("org"))
-    view = tenant_view({top.name: top, FULL.name: FULL}, FULL, Amount(5, 10, 6, 7, 2), 3)
+    view = tenant_view({top.name: top, FULL.name: FULL}, FULL, Amount(5_000, 10, 6, 7, 2), 3)
     assert (view.used.gpus, view.borrowed_gpus, view.pending_jobs, view.path) == (5, 3, 3, "org/ml")
-    assert tenant_view({top.name: top}, replace(FULL, quota=Quota(guaranteed=9)), Amount(5), 0).borrowed_gpus == 0
+    assert tenant_view({top.name: top}, replace(FULL, quota=Quota(guaranteed=9)), Amount(5_000), 0).borrowed_gpus == 0
 
 
 def test_tenants_of_any_depth_are_listed_each_before_those_beneath_it() -> None:

@@ -31,7 +31,7 @@ JOBS_PER_SLICE: Final = 500
 INDEXED_JOBS_MAX: Final = 5_000
 VIOLATIONS_SHOWN_MAX: Final = 20
 
-_LEDGER: Final = ("on_node", "held", "ports", "gpu_owner", "free", "by_free", "free_gpus", "returning")
+_LEDGER: Final = ("on_node", "held", "ports", "gpu_owner", "free", "by_free", "free_milli", "shared", "returning")
 
 
 class Audit:

@@ -112,7 +112,7 @@ def _encode_reason(view: ReasonView) -> pb.JobReason:
 def _encode_fact(fact: FactValue) -> pb.Fact:
     if isinstance(fact, bool):
         return pb.Fact(flag=fact)
-    return pb.Fact(number=fact) if isinstance(fact, int) else pb.Fact(text=fact)
+    return pb.Fact(number=fact) if isinstance(fact, int) else pb.Fact(text=str(fact))
 
 
 def _encode_attempt(view: AttemptView) -> pb.JobAttempt:

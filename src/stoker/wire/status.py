@@ -104,6 +104,8 @@ STATUSES: Final[dict[str, Status]] = {
     "bad_partition_name": _mistyped("Not a name for a partition"),
     "bad_tenant_name": _mistyped("Not a name for a tenant"),
     "bad_share": _mistyped("Not a share of the GPUs"),
+    "bad_gpu_share": _mistyped("Not a share of a GPU"),
+    "share_of_one_gpu": _mistyped("A share of several GPUs"),
     # the job is out of bounds
     "no_jobs": _malformed("The list of jobs is empty"),
     "empty_command": _malformed("The command is empty"),
@@ -325,6 +327,8 @@ SUBMIT_CODES: Final = (
     "bad_script",
     "bad_env",
     "out_of_range",
+    "bad_gpu_share",
+    "share_of_one_gpu",
     "text_too_long",
     "too_many_jobs",
     "time_limit_too_long",

@@ -169,7 +169,7 @@ async def test_tenants_have_figures_with_all_beneath_them_and_no_more_series_tha
     }
     state = plane.control.committer.state
     few = tenant_usage(state, 1)
-    assert {name: usage.gpus for name, usage in few.items()} == {"org": 6, OTHERS: 0}, "vision is within org"
+    assert {name: usage.gpu_milli for name, usage in few.items()} == {"org": 6_000, OTHERS: 0}, "vision is within org"
     for number in range(TENANTS_MAX + 20):
         await plane.ask("POST", "/api/v1/tenants", {"name": f"t{number}"})
     assert len(values((await scrape(plane))["stoker_tenant_gpus"], "tenant")) == TENANTS_MAX + 1

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from stoker.brain.domain.demand import Demand, JobClass
+from stoker.brain.domain.gpu import WHOLE_GPU
 from stoker.brain.domain.job import EndCause, Job, TaskEnd
 from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.quota import (
@@ -44,8 +45,9 @@ def test_q1_a_limit_that_is_left_out_is_none_and_never_zero() -> None:
 @pytest.mark.parametrize("at", range(len(FIELDS)))
 def test_q1_a_limit_stands_at_the_place_of_what_it_limits_and_zero_is_one(at: int) -> None:
     for most in (0, 10):
-        quota = Quota(limits=replace(NO_LIMITS, **{FIELDS[at]: most}))
-        assert list(limits_of(quota)) == [(at, most)]
+        limit, unit = ("gpus", WHOLE_GPU) if at == 0 else (FIELDS[at], 1)
+        quota = Quota(limits=replace(NO_LIMITS, **{limit: most}))
+        assert list(limits_of(quota)) == [(at, most * unit)]
 
 
 def test_how_many_wait_and_how_long_they_run_is_no_limit_on_what_is_held() -> None:
@@ -59,7 +61,7 @@ def test_how_many_wait_and_how_long_they_run_is_no_limit_on_what_is_held() -> No
 def test_who_may_not_borrow_has_a_wall_at_its_guarantee(limit: int | None, borrow: bool, most: int | None) -> None:
     quota = Quota(guaranteed=4, limits=Limits(gpus=limit), borrow=borrow)
     assert quota.gpus_max == most
-    assert list(limits_of(quota)) == ([] if most is None else [(0, most)])
+    assert list(limits_of(quota)) == ([] if most is None else [(0, most * WHOLE_GPU)])
 
 
 @given(AMOUNTS, AMOUNTS)
@@ -73,7 +75,7 @@ def test_what_is_given_back_is_what_was_taken(used: Amount, more: Amount) -> Non
 
 def test_q3_a_gang_needs_as_much_as_all_its_tasks_and_is_one_job() -> None:
     demand = Demand(gpu_count=2, tasks=3, cpus=5, memory_mb=100, gpu_memory_mb=40_000)
-    assert needs(demand) == Amount(gpus=6, gpu_memory_mb=240_000, cpus=15, memory_mb=300, jobs=1)
+    assert needs(demand) == Amount(gpu_milli=6_000, gpu_memory_mb=240_000, cpus=15, memory_mb=300, jobs=1)
 
 
 def test_a_job_without_gpus_needs_its_cpus_and_a_place() -> None:
@@ -103,7 +105,7 @@ def _with_end(gang: Job, *ranks: int) -> Job:
 
 
 def test_q2_a_task_whose_end_is_proved_holds_nothing_and_the_others_go_on_holding() -> None:
-    assert held(_with_end(_gang(), 0)) == Amount(gpus=2, gpu_memory_mb=80_000, cpus=3, memory_mb=10, jobs=1)
+    assert held(_with_end(_gang(), 0)) == Amount(gpu_milli=2_000, gpu_memory_mb=80_000, cpus=3, memory_mb=10, jobs=1)
     assert held(_with_end(_gang(), 0, 1)) == NOTHING
 
 
@@ -116,7 +118,7 @@ def test_q2_who_waits_or_has_ended_holds_nothing(state: JobState) -> None:
 
 @pytest.mark.parametrize("state", [JobState.STARTING, JobState.RUNNING, JobState.STOPPING])
 def test_q2_who_is_being_stopped_holds_everything_until_it_is_gone(state: JobState) -> None:
-    assert held(replace(_gang(), state=state)).gpus == 4
+    assert held(replace(_gang(), state=state)).gpu_milli == 4_000
 
 
 # -- Q4 ----------------------------------------------------------------------------------------------------------

@@ -37,7 +37,7 @@ def held_for_a_day(here: Cluster, held: Mapping[str, Amount], capacity: Amount |
             sums[above] = sums.get(above, Amount()).plus(amount)
             decayed.change((above,), amount)
             above = here.tenants[above].parent
-    has = capacity or Amount(gpus=100, gpu_memory_mb=100_000, cpus=1_000, memory_mb=1_000_000)
+    has = capacity or Amount(gpu_milli=100, gpu_memory_mb=100_000, cpus=1_000, memory_mb=1_000_000)
     here.tenant_use = TenantUse(decayed, sums, has, here.tenants)
     return here
 
@@ -49,7 +49,7 @@ def terms(here: Cluster, policy: Policy = HUNDRED) -> dict[str, int]:
 
 
 def used(gpus: int) -> Amount:
-    return Amount(gpus=gpus)
+    return Amount(gpu_milli=gpus)
 
 
 def waits(*names: str) -> list[object]:
@@ -130,20 +130,20 @@ def test_no_points_switch_it_off() -> None:
 
 @pytest.mark.parametrize(
     "amount",
-    [Amount(gpus=40), Amount(gpu_memory_mb=40_000), Amount(cpus=400), Amount(memory_mb=400_000)],
+    [Amount(gpu_milli=40), Amount(gpu_memory_mb=40_000), Amount(cpus=400), Amount(memory_mb=400_000)],
 )
 def test_what_counts_is_the_resource_of_which_a_tenant_has_the_largest_part(amount: Amount) -> None:
     here = cluster(team("a"), team("b"), *waits("a", "b"))
-    mixed = amount.plus(Amount(gpus=1, cpus=1))
-    held_for_a_day(here, {"a": Amount(gpus=39), "b": mixed})
+    mixed = amount.plus(Amount(gpu_milli=1, cpus=1))
+    held_for_a_day(here, {"a": Amount(gpu_milli=39), "b": mixed})
     assert (terms(here)["a"], terms(here)["b"] < 100) == (100, True)
-    held_for_a_day(here, {"a": Amount(gpus=43), "b": mixed})
+    held_for_a_day(here, {"a": Amount(gpu_milli=43), "b": mixed})
     assert (terms(here)["b"], terms(here)["a"] < 100) == (100, True)
 
 
 def test_a_resource_that_no_node_in_service_has_is_no_share_of_anything() -> None:
     here = cluster(team("a"), team("b"), *waits("a", "b"))
-    held_for_a_day(here, {"b": Amount(gpus=4)}, Amount(cpus=10))
+    held_for_a_day(here, {"b": Amount(gpu_milli=4)}, Amount(cpus=10))
     assert terms(here) == {"a": 100, "b": 100}
 
 

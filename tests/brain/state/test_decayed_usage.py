@@ -28,7 +28,7 @@ GROWN = [
     562_949_953_421_312,
     356_811_954_664_369_204_177_674_088_917_578_457_609_666_560,
 ]
-GPU = Amount(gpus=1)
+GPU = Amount(gpu_milli=1)
 
 
 def counted(half_life_ms: int = WEEK, at: int = 0) -> DecayedUsage:
@@ -45,7 +45,7 @@ def change(usage: DecayedUsage, at: int, more: Amount, *tenants: TenantName) -> 
 
 def gpus(usage: DecayedUsage, held: int, at: int, tenant: TenantName = ONE) -> Fraction:
     """The decayed usage of GPUs, exactly."""
-    above, below = usage.weighed(tenant, Amount(gpus=held), Instant(at))
+    above, below = usage.weighed(tenant, Amount(gpu_milli=held), Instant(at))
     return Fraction(above[0], below)
 
 
@@ -59,15 +59,15 @@ def of_story(story: Story, tenant: TenantName) -> float:
 
 def test_what_began_one_half_life_ago_counts_half_and_two_ago_three_quarters() -> None:
     usage = counted()
-    change(usage, 0, Amount(gpus=8))
+    change(usage, 0, Amount(gpu_milli=8))
     assert gpus(usage, 8, WEEK) == 4
     assert gpus(usage, 8, 2 * WEEK) == 6
 
 
 def test_what_has_ended_is_halved_by_each_half_life_from_then_on() -> None:
     usage = counted()
-    change(usage, 0, Amount(gpus=8))
-    change(usage, WEEK, Amount(gpus=-8))
+    change(usage, 0, Amount(gpu_milli=8))
+    change(usage, WEEK, Amount(gpu_milli=-8))
     assert [gpus(usage, 0, at * WEEK) for at in (1, 2, 3)] == [4, 2, 1]
 
 
@@ -94,12 +94,12 @@ def test_these_are_the_integers_on_every_machine() -> None:
 def test_one_long_allocation_equals_any_pieces_of_it_exactly(cuts: Sequence[int], held: int) -> None:
     at = sorted(cuts)
     whole, pieces = counted(), counted()
-    change(whole, at[0], Amount(gpus=held))
-    change(whole, at[-1], Amount(gpus=-held))
+    change(whole, at[0], Amount(gpu_milli=held))
+    change(whole, at[-1], Amount(gpu_milli=-held))
     for begin, end in pairwise(at):
-        change(pieces, begin, Amount(gpus=held))
+        change(pieces, begin, Amount(gpu_milli=held))
         gpus(pieces, held, end)  # a look in between
-        change(pieces, end, Amount(gpus=-held))
+        change(pieces, end, Amount(gpu_milli=-held))
     assert gpus(pieces, 0, at[-1] + 1) == gpus(whole, 0, at[-1] + 1)
 
 
@@ -108,10 +108,10 @@ def test_many_small_steps_are_what_the_definition_says(steps: Sequence[tuple[int
     """Against the mean with weights by floating point, to one part in a thousand million."""
     usage, now, awaited, spans = counted(), 0, 0.0, []
     for duration, held in steps:
-        change(usage, now, Amount(gpus=held))
+        change(usage, now, Amount(gpu_milli=held))
         spans.append((now, now + duration, held))
         now += duration
-        change(usage, now, Amount(gpus=-held))
+        change(usage, now, Amount(gpu_milli=-held))
     now += later_weeks * WEEK
     for begin, end, held in spans:
         awaited += held * (2.0 ** ((end - now) / WEEK) - 2.0 ** ((begin - now) / WEEK))
@@ -123,9 +123,9 @@ def test_many_small_steps_are_what_the_definition_says(steps: Sequence[tuple[int
 
 def test_a_new_origin_moves_no_usage_by_more_than_its_rounding() -> None:
     usage = counted(HOUR_MS)
-    change(usage, 0, Amount(gpus=3))
+    change(usage, 0, Amount(gpu_milli=3))
     late = (REBASE_HALF_LIVES - 2) * HOUR_MS
-    change(usage, late, Amount(gpus=-1))
+    change(usage, late, Amount(gpu_milli=-1))
     at = (REBASE_HALF_LIVES + 1) * HOUR_MS
     before = gpus(usage, 2, at)
     change(usage, at, GPU, TenantName("other"))
@@ -139,7 +139,7 @@ def test_numbers_stay_small_for_ever_and_who_is_long_gone_is_forgotten() -> None
     change(usage, MINUTE_MS, Amount(memory_mb=-(1 << 40)))
     for day in range(1, 400):
         change(usage, day * DAY_MS, GPU, OTHER)
-        change(usage, day * DAY_MS + 1, Amount(gpus=-1), OTHER)
+        change(usage, day * DAY_MS + 1, Amount(gpu_milli=-1), OTHER)
     record = usage.record()
     assert record is not None
     assert [each[0] for each in record.tenants] == [OTHER]
@@ -150,14 +150,14 @@ def test_who_looks_after_a_thousand_years_sees_what_is_held() -> None:
     usage = counted(MINUTE_MS)
     change(usage, 0, GPU)
     assert float(gpus(usage, 1, 1_000 * 365 * DAY_MS)) == 1
-    change(usage, 0, Amount(gpus=-1))
+    change(usage, 0, Amount(gpu_milli=-1))
     assert gpus(usage, 0, 1_000 * 365 * DAY_MS) == 0
 
 
 def test_another_half_life_leaves_usage_as_it_is_and_lets_it_decay_otherwise_from_then_on() -> None:
     usage = counted()
-    change(usage, 0, Amount(gpus=8))
-    change(usage, WEEK, Amount(gpus=-8))
+    change(usage, 0, Amount(gpu_milli=8))
+    change(usage, WEEK, Amount(gpu_milli=-8))
     usage.set_half_life(DAY_MS)
     assert gpus(usage, 0, WEEK) == 4
     assert gpus(usage, 0, WEEK + DAY_MS) == 2
@@ -223,7 +223,7 @@ def test_a_replay_and_a_snapshot_give_the_same_bytes_and_go_on_alike() -> None:
 
 def test_capacity_is_that_of_nodes_in_service() -> None:
     story = shared()
-    one = Amount(gpus=8, gpu_memory_mb=8 * 81_920, cpus=64, memory_mb=1 << 20)
+    one = Amount(gpu_milli=8, gpu_memory_mb=8 * 81_920, cpus=64, memory_mb=1 << 20)
     assert story.state.indexes.capacity == one.plus(one)
     story.forget("n2")
     assert story.state.indexes.capacity == one

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from stoker.brain.domain.demand import JobClass
+from stoker.brain.domain.gpu import WHOLE_GPU
 from stoker.brain.domain.ids import DEFAULT_TENANT, JobId, Position
 from stoker.brain.domain.quota import NOTHING, Amount, Pools
 from stoker.brain.domain.tenant import THE_DEFAULT
@@ -92,7 +93,7 @@ def test_a_cluster_from_before_there_were_tenants_has_the_default_one_charged_wi
     gpus, cpus = sum(len(each.gpus) for each in placements), sum(each.cpus for each in placements)
     live = {task[0] for tasks in held.values() for task in tasks}
     assert len(live) > 1
-    assert usage_ledger.used_by(DEFAULT_TENANT) == Amount(gpus=gpus, cpus=cpus, jobs=len(live))
+    assert usage_ledger.used_by(DEFAULT_TENANT) == Amount(gpu_milli=gpus * WHOLE_GPU, cpus=cpus, jobs=len(live))
     assert usage_ledger.used_by_class(JobClass.BATCH) == usage_ledger.used_by(DEFAULT_TENANT)
     assert usage_ledger.used_by_class(JobClass.ONLINE) == NOTHING
     assert usage_ledger.pending_of(DEFAULT_TENANT) == state.indexes.pending_count > 0
@@ -111,4 +112,6 @@ def test_an_old_cluster_goes_on_working(version: str) -> None:
     before = story.state.indexes.usage_ledger.used_by(DEFAULT_TENANT)
     story.started(job)
     story.end(JobId(job))
-    assert story.state.indexes.usage_ledger.used_by(DEFAULT_TENANT) == before.minus(Amount(gpus=8, cpus=1, jobs=1))
+    assert story.state.indexes.usage_ledger.used_by(DEFAULT_TENANT) == before.minus(
+        Amount(gpu_milli=8_000, cpus=1, jobs=1)
+    )

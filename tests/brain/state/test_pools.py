@@ -107,11 +107,11 @@ def test_q4_gpus_of_a_node_out_of_service_count_while_they_are_held_and_only_the
     story.node("n2", 8)
     story.run(story.submit(spec(2)), ("n2", 0))
     usage_ledger = story.state.indexes.usage_ledger
-    assert usage_ledger.held_gpus + story.state.indexes.free_gpus == 16
+    assert usage_ledger.held_milli + story.state.indexes.free_milli == 16_000
     story.forget("n1")
-    assert usage_ledger.held_gpus + story.state.indexes.free_gpus == 8
+    assert usage_ledger.held_milli + story.state.indexes.free_milli == 8_000
     story.do(DrainNode(by=ANNA, node=NodeName("n2"), reason="fan"))
-    assert usage_ledger.held_gpus + story.state.indexes.free_gpus == 2
+    assert usage_ledger.held_milli + story.state.indexes.free_milli == 2_000
 
 
 # -- the settings file and a person ------------------------------------------------------------------------------

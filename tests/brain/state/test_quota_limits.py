@@ -1,6 +1,7 @@
 """The one check of limits: which of them would one more job break?"""
 
 from stoker.brain.domain.demand import Demand, JobClass, Shape
+from stoker.brain.domain.gpu import WHOLE_GPU
 from stoker.brain.domain.ids import TenantName
 from stoker.brain.domain.quota import WHOLE, Amount, Limits, Pools, Quota
 from stoker.brain.domain.reason import Reason, ReasonCode
@@ -27,14 +28,14 @@ class Sharing:
         return self
 
     def holds(self, name: str, gpus: int, job_class: JobClass = JobClass.BATCH) -> "Sharing":
-        self.usage_ledger.charge(TenantName(name), job_class, Amount(gpus=gpus, cpus=gpus, jobs=1))
+        self.usage_ledger.charge(TenantName(name), job_class, Amount(gpu_milli=gpus * WHOLE_GPU, cpus=gpus, jobs=1))
         return self
 
     def before(
         self, name: str, gpus: int = 1, *, tasks: int = 1, job_class: JobClass = JobClass.BATCH
     ) -> Reason | None:
         shape = Shape(TenantName(name), job_class, Demand(gpu_count=gpus, tasks=tasks))
-        return QuotaLimits(self.tenants, self.pools, self.gpus).before(shape, self.usage_ledger)
+        return QuotaLimits(self.tenants, self.pools, self.gpus * WHOLE_GPU).before(shape, self.usage_ledger)
 
     def code(self, name: str, gpus: int, **fields: object) -> ReasonCode | None:
         reason = self.before(name, gpus, **fields)  # type: ignore[arg-type]  # a test passes fields by name
@@ -42,7 +43,7 @@ class Sharing:
 
     def most(self, name: str, job_class: JobClass = JobClass.BATCH) -> int:
         """The most GPUs that one more job of this tenant may ask for."""
-        free = self.gpus - self.usage_ledger.held_gpus
+        free = self.gpus - self.usage_ledger.held_milli // WHOLE_GPU
         return max(gpus for gpus in range(free + 1) if self.before(name, gpus, job_class=job_class) is None)
 
 
@@ -80,9 +81,9 @@ def test_l1_the_limits_of_tenants_beside_or_beneath_are_of_no_concern() -> None:
 
 def test_alone_asks_what_could_never_start() -> None:
     tenant = Tenant(name=TenantName("lab"), quota=Quota(guaranteed=2, borrow=False, limits=Limits(cpus=4)))
-    assert own_limit_broken(tenant, Amount(gpus=2, cpus=4)) is None
-    over = [own_limit_broken(tenant, more) for more in (Amount(gpus=3), Amount(cpus=5))]
-    assert [(wall.limit, wall.asked) for wall in over if wall] == [(2, 3), (4, 5)]
+    assert own_limit_broken(tenant, Amount(gpu_milli=2_000, cpus=4)) is None
+    over = [own_limit_broken(tenant, more) for more in (Amount(gpu_milli=3_000), Amount(cpus=5))]
+    assert [(wall.limit, wall.asked) for wall in over if wall] == [(2_000, 3_000), (4, 5)]
 
 
 # -- L2 ----------------------------------------------------------------------------------------------------------

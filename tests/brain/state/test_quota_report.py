@@ -4,6 +4,7 @@ import pytest
 
 from stoker.brain.domain.array import parse_array
 from stoker.brain.domain.demand import JobClass
+from stoker.brain.domain.gpu import WHOLE_GPU
 from stoker.brain.domain.ids import TenantName
 from stoker.brain.domain.quota import Limits, Pools, Quota
 from stoker.brain.domain.reason import AWAITING_PASS, Reason, ReasonCode
@@ -45,11 +46,11 @@ class QuotaCluster(Story):
 def takes(story: QuotaCluster, job_class: JobClass) -> int:
     """Idle GPUs that jobs of this class may take."""
     state = story.state
-    return state.pools.shares(state.indexes.free_gpus, pool_demands(state))[job_class].takes
+    return state.pools.shares(state.indexes.free_milli, pool_demands(state))[job_class].takes // WHOLE_GPU
 
 
 def online_waiting(story: QuotaCluster) -> int:
-    return pool_demands(story.state)[JobClass.ONLINE].waiting
+    return pool_demands(story.state)[JobClass.ONLINE].waiting // WHOLE_GPU
 
 
 def holders(told: list[LentGuarantee]) -> dict[str, int]:

@@ -69,9 +69,9 @@ def test_a_take_over_changes_neither_the_state_of_a_node_nor_what_runs_there_nor
     story.node("n1", 4)
     job = story.submit()
     story.run(job, ("n1", 0))
-    before = story.job(job), story.free_gpus("n1"), story.state.indexes.gpus_in_service
+    before = story.job(job), story.free_gpus("n1"), story.state.indexes.milli_in_service
     take_over(story)
-    assert (story.job(job), story.free_gpus("n1"), story.state.indexes.gpus_in_service) == before
+    assert (story.job(job), story.free_gpus("n1"), story.state.indexes.milli_in_service) == before
     assert story.state.node_state(N1) is NodeState.READY
     assert (story.state.nodes[N1].schedulable, story.state.nodes[N1].takes_work) == (True, False)
 

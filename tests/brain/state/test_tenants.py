@@ -298,7 +298,7 @@ def test_t7_a_limit_below_what_is_in_use_is_taken_and_what_runs_goes_on() -> Non
     story.run(job, ("n1", 0))
     assert put(story, tenant("a", limit=1)) == ""
     assert story.job(job).live_attempt is not None
-    assert story.state.indexes.usage_ledger.used_by(name("a")).gpus == 4
+    assert story.state.indexes.usage_ledger.used_by(name("a")).gpu_milli == 4_000
 
 
 LIMITS = (

@@ -31,8 +31,8 @@ def shared() -> Story:
 
 GANG = Demand(gpu_count=2, gpu_memory_mb=40_000, tasks=2, cpus=3, memory_mb=500)
 """On GPUs that have twice that memory."""
-ALL = Amount(gpus=4, gpu_memory_mb=160_000, cpus=6, memory_mb=1_000, jobs=1)
-HALF = Amount(gpus=2, gpu_memory_mb=80_000, cpus=3, memory_mb=500, jobs=1)
+ALL = Amount(gpu_milli=4_000, gpu_memory_mb=160_000, cpus=6, memory_mb=1_000, jobs=1)
+HALF = Amount(gpu_milli=2_000, gpu_memory_mb=80_000, cpus=3, memory_mb=500, jobs=1)
 
 
 def gang(story: Story) -> JobId:
@@ -90,7 +90,7 @@ def test_an_array_waits_as_many_times_as_it_has_members_and_each_is_charged_when
     usage_ledger = story.state.indexes.usage_ledger
     assert (usage_ledger.pending_of(LAB), usage_ledger.used_by(LAB)) == (5, NOTHING)
     story.decide()
-    assert (usage_ledger.pending_of(LAB), usage_ledger.used_by(LAB)) == (3, Amount(gpus=2, cpus=2, jobs=2))
+    assert (usage_ledger.pending_of(LAB), usage_ledger.used_by(LAB)) == (3, Amount(gpu_milli=2_000, cpus=2, jobs=2))
 
 
 # -- given back --------------------------------------------------------------------------------------------------

@@ -103,7 +103,8 @@ _KEYS: Final = {
 _HAS: Final = "replace(labels, ?, '') <> labels"
 _HELD_MS: Final = "(CASE WHEN to_ms < ? THEN to_ms ELSE ? END - CASE WHEN from_ms > ? THEN from_ms ELSE ? END)"
 HELD: Final = (
-    f"SELECT sum(gpus * {_HELD_MS}) FROM allocation WHERE node = ? AND to_ms > ? AND from_ms < ? AND position <= ?"
+    f"SELECT sum(gpus * gpu_share * {_HELD_MS}) / 1000 FROM allocation "
+    "WHERE node = ? AND to_ms > ? AND from_ms < ? AND position <= ?"
 )
 _KEY_MAX: Final = 2**63 - 1
 _FIRST_AT: Final = f"coalesce((SELECT id FROM audit WHERE at_ms >= ? ORDER BY at_ms, id LIMIT 1), {_KEY_MAX})"
@@ -130,7 +131,7 @@ TABLES: Final = {
     "attempt": ("job number", "outcome exit_code placed_ms started_ms ended_ms tasks gpus position"),
     "allocation": (
         "job attempt task_rank",
-        "array_id tenant account node gpu_uuids gpus cpus from_ms to_ms position",
+        "array_id tenant account node gpu_uuids gpus cpus from_ms to_ms position gpu_share",
     ),
     "capacity": ("node at_ms", "gpus position"),
     "audit": ("id", _AUDIT_COLUMNS.removeprefix("id ")),
@@ -244,6 +245,7 @@ def _holding_row(holding: Holding) -> Row:
     return (
         *(holding.job, holding.attempt, holding.rank, holding.array, holding.tenant, holding.user, holding.node),
         *(",".join(holding.gpus), len(holding.gpus), holding.cpus, holding.since, holding.until, holding.position),
+        holding.gpu_share,
     )
 
 
@@ -332,11 +334,11 @@ def sums_of(query: UsageQuery, most: int, keys: Sequence[str] | None) -> tuple[s
         values.extend(keys)
     clip = _clip(query.since, query.until)
     per_job = (
-        f"SELECT {key} AS charged, sum(gpus * {_HELD_MS}) AS gpu_ms, sum(cpus * {_HELD_MS}) AS cpu_ms "
+        f"SELECT {key} AS charged, sum(gpus * gpu_share * {_HELD_MS}) AS gpu_micro_s, sum(cpus * {_HELD_MS}) AS cpu_ms "
         f"FROM allocation WHERE {where} GROUP BY charged, job"
     )
     sql = (
-        f"SELECT charged, count(*), sum(gpu_ms), sum(cpu_ms) FROM ({per_job}) AS per_job "
+        f"SELECT charged, count(*), sum(gpu_micro_s) / 1000, sum(cpu_ms) FROM ({per_job}) AS per_job "
         "GROUP BY charged ORDER BY 3 DESC, 4 DESC, 1 LIMIT ?"
     )
     return sql, [*clip, *clip, *values, most]

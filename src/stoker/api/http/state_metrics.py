@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from stoker.api.http.tenants import pools_view
+from stoker.brain.domain.gpu import WHOLE_GPU
 from stoker.brain.domain.reason import ReasonCode
 from stoker.brain.domain.units import SECOND_MS
 from stoker.brain.state.cluster_counts import GpuCounts, count_gpus, count_jobs, count_nodes, count_running
@@ -70,7 +71,7 @@ def _unread(scene: ScrapeCounts) -> float:
     return sum(bool(node.inventory.gpu_fault) and not node.forgotten for node in nodes)
 
 
-def _by_tenant(scene: ScrapeCounts, read: Callable[[TenantUsage], int | None]) -> Mapping[str, float]:
+def _by_tenant(scene: ScrapeCounts, read: Callable[[TenantUsage], float | None]) -> Mapping[str, float]:
     said = {name: read(figure) for name, figure in scene.tenants.items()}
     return {name: value for name, value in said.items() if value is not None}
 
@@ -118,7 +119,7 @@ METERS: Final = (
     Meter(
         "tenant_gpus",
         f"GPUs that jobs of a tenant hold, {_IN_ALL}.",
-        lambda scene: _by_tenant(scene, lambda figure: figure.gpus),
+        lambda scene: _by_tenant(scene, lambda figure: figure.gpu_milli / WHOLE_GPU),
         "tenant",
     ),
     Meter(

@@ -138,4 +138,4 @@ def _tenant_at(request: Request, state: ClusterState) -> Tenant:
 
 def pools_view(state: ClusterState) -> QuotaView:
     """Return the class pools as they are now."""
-    return quota_view(state.pools, state.indexes.free_gpus, pool_demands(state))
+    return quota_view(state.pools, state.indexes.free_milli, pool_demands(state))

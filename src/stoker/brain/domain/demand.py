@@ -1,12 +1,13 @@
 """Demand of one task of a job, and the shape that jobs of equal demand share.
 
-Units: GPUs are whole devices, memory is MiB, `gpu_memory_mb` is per GPU.
+Units: GPUs are whole devices or a share of one in thousandths, memory is MiB, `gpu_memory_mb` is per GPU.
 """
 
 from enum import StrEnum
 
 import msgspec
 
+from stoker.brain.domain.gpu import WHOLE_GPU
 from stoker.brain.domain.ids import PartitionName, TenantName
 from stoker.brain.domain.where import ANYWHERE, Where
 
@@ -21,12 +22,14 @@ class JobClass(StrEnum):
 class Demand(msgspec.Struct, frozen=True, kw_only=True):
     """Resources that one task needs, and the number of such tasks in the gang.
 
-    Rules: total GPUs = `gpu_count` x `tasks`; tasks may share a node; a task never spans nodes.
+    Rules: total GPUs = `gpu_count` x `tasks`; tasks may share a node; a task never spans nodes; a share is of one GPU
+    per task, so `gpu_count` is 1 wherever `gpu_share` isn't WHOLE_GPU.
     """
 
     gpu_count: int = 0
     gpu_memory_mb: int = 0
-    """A GPU must have at least this much memory. 0 = any."""
+    """A GPU must have at least this much memory; of a share it is the bound too. 0 = any, and the bound of a share is
+    its part of the device's memory, rounded down."""
     gpu_model: str = ""
     """Matches as `domain.gpu.model_matches` says. Empty = any."""
     cpus: int = 1
@@ -35,11 +38,27 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
     tasks: int = 1
     tasks_per_node: int = 0
     """At most so many tasks share a node. 0 = no bound."""
+    gpu_share: int = WHOLE_GPU
+    """Thousandths of its GPU that a task needs. WHOLE_GPU = its GPUs are its own."""
 
     @property
     def total_gpus(self) -> int:
-        """GPUs of the whole gang."""
+        """GPUs of the whole gang, each of which may be shared."""
         return self.gpu_count * self.tasks
+
+    @property
+    def total_milli(self) -> int:
+        """Thousandths of GPUs of the whole gang."""
+        return self.gpu_count * self.tasks * self.gpu_share
+
+    @property
+    def shares(self) -> bool:
+        """Whether its tasks share their GPUs with others."""
+        return self.gpu_share != WHOLE_GPU
+
+    def memory_bound_mb(self, device_mb: int) -> int:
+        """Return the MiB of a device's `device_mb` that one task may use."""
+        return self.gpu_memory_mb or device_mb * self.gpu_share // WHOLE_GPU
 
 
 class Shape(msgspec.Struct, frozen=True, cache_hash=True):

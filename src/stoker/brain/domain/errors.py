@@ -5,7 +5,7 @@ A refusal is a value with four parts, so that a person, a program and a test can
 
 import msgspec
 
-FactValue = int | str | bool
+FactValue = int | float | str | bool
 Facts = dict[str, FactValue]
 
 

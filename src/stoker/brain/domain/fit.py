@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from stoker.brain.domain.demand import Demand
-from stoker.brain.domain.gpu import Gpu, model_matches
+from stoker.brain.domain.gpu import WHOLE_GPU, Gpu, gpus_number, model_matches
 from stoker.brain.domain.node import Inventory, Node
 from stoker.brain.domain.units import counted
 
@@ -58,7 +58,15 @@ def slots_ever(gpus: Sequence[Gpu], demand: Demand) -> int:
     a demand that names none may, as a last resort, get a mix.
     """
     suitable = suitable_gpus(gpus, demand)
+    if demand.shares:
+        return sum([sharers_of(gpu, demand) for gpu in suitable])
     return one_model_slots(suitable, demand.gpu_count) if demand.gpu_model else len(suitable) // demand.gpu_count
+
+
+def sharers_of(gpu: Gpu, demand: Demand) -> int:
+    """Return how many tasks of a demand for a share an otherwise empty GPU holds, whatever a policy says of sharers."""
+    by_share, bound = WHOLE_GPU // demand.gpu_share, demand.memory_bound_mb(gpu.memory_mb)
+    return min(by_share, gpu.memory_mb // bound) if bound else by_share
 
 
 def tasks_ever(inventory: Inventory, demand: Demand) -> int:
@@ -75,15 +83,28 @@ def tasks_perhaps(node: Node, demand: Demand) -> int:
     inventory = node.mended
     if not demand.gpu_count or not node.hides_unknown:
         return tasks_ever(inventory, demand)
-    return tasks_that_fit(max(GPUS_PLAUSIBLE, len(inventory.gpus)), inventory.cpus, inventory.memory_mb, demand)
+    slots = max(GPUS_PLAUSIBLE, len(inventory.gpus)) * (WHOLE_GPU // demand.gpu_share)
+    return tasks_that_fit(slots, inventory.cpus, inventory.memory_mb, demand)
 
 
 def task_demand_text(demand: Demand) -> str:
     """Return the demand of one task in words: `4 x A100 with 40000 MiB each, 2 CPUs, 1024 MiB memory`."""
+    if demand.shares:
+        return _share_text(demand)
     gpus = counted(demand.gpu_count, "GPU")
     if demand.gpu_model:
         gpus = f"{demand.gpu_count} x {demand.gpu_model}"
     if demand.gpu_memory_mb:
         gpus += f" with {demand.gpu_memory_mb} MiB each"
+    return f"{gpus}, {_beside_gpus(demand)}"
+
+
+def _share_text(demand: Demand) -> str:
+    gpu = f"{gpus_number(demand.gpu_share)} of a {demand.gpu_model or 'GPU'}"
+    within = f" within {demand.gpu_memory_mb} MiB of its memory" if demand.gpu_memory_mb else ""
+    return f"{gpu}{within}, {_beside_gpus(demand)}"
+
+
+def _beside_gpus(demand: Demand) -> str:
     memory = f", {demand.memory_mb} MiB memory" if demand.memory_mb else ""
-    return f"{gpus}, {counted(demand.cpus, 'CPU')}{memory}"
+    return f"{counted(demand.cpus, 'CPU')}{memory}"

@@ -1,8 +1,8 @@
-"""GPUs, and the match of their models with the model that a job asks for."""
+"""GPUs, shares of them, and the match of their models with the model that a job asks for."""
 
 import re
 from functools import lru_cache
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -10,6 +10,12 @@ from stoker.brain.domain.ids import GpuUuid
 
 GpuStatus = Literal["idle", "busy", "offline", "quarantined"]
 """`offline`: its node takes no new work, or something that is no job of this cluster holds it."""
+
+WHOLE_GPU: Final = 1_000
+"""Thousandths of a GPU that make one: amounts of GPUs are integers, so that sums are exact."""
+GPU_SHARERS_MAX: Final = 16
+"""Tasks that share one GPU, where the policy doesn't say otherwise: each keeps a context of a few hundred MiB there,
+and MPS takes 48 to 60 of them."""
 
 _WORD = re.compile(r"[a-z]+|[0-9]+")
 
@@ -22,6 +28,27 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     memory_mb: int
     simulated: bool = False
+
+
+class SharedGpu(msgspec.Struct, frozen=True):
+    """Rest of a GPU that tasks share."""
+
+    gpu: Gpu
+    left: int
+    """Thousandths that no sharer holds."""
+    memory_left_mb: int
+    """MiB beyond the bounds of its sharers; below zero where the device has less memory than when they were placed."""
+    sharers: int
+    """At least one: a GPU without any is free whole."""
+
+    def fits(self, share: int, memory_mb: int, sharers_max: int) -> bool:
+        """Return whether one more sharer of that share and memory bound fits."""
+        return share <= self.left and memory_mb <= self.memory_left_mb and self.sharers < sharers_max
+
+
+def gpus_number(milli: int) -> int | float:
+    """Return thousandths of GPUs as the number that people read: 4, or 0.25."""
+    return milli / WHOLE_GPU if milli % WHOLE_GPU else milli // WHOLE_GPU
 
 
 # A cluster has few models and its users name few, and the engine asks for each pair of them in each pass.

@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 
 from stoker.brain.domain.allocation import TaskPlacement
-from stoker.brain.domain.gpu import Gpu
+from stoker.brain.domain.gpu import WHOLE_GPU, Gpu, SharedGpu
 from stoker.brain.domain.ids import GpuUuid, JobId, NodeName, Principal
 from stoker.brain.domain.units import NEVER, Instant
 
@@ -165,12 +165,54 @@ class Free(msgspec.Struct, frozen=True):
     """In PCI order, without the GPUs of orphan tasks."""
     cpus: int
     memory_mb: int
+    shared: tuple[SharedGpu, ...] = ()
+    """What is left of the GPUs that have sharers, in PCI order; without those of orphan tasks."""
+
+    @property
+    def gpu_milli(self) -> int:
+        """Thousandths of its GPUs that nobody holds."""
+        return len(self.gpus) * WHOLE_GPU + sum([rest.left for rest in self.shared])
 
     def take(self, placement: TaskPlacement) -> "Free":
         """Return the resources left after `placement`, which must be free."""
         held = placement.gpus
         left = tuple(gpu for gpu in self.gpus if gpu.uuid not in held) if held else self.gpus
-        assert len(left) == len(self.gpus) - len(held), f"a GPU is promised twice: {placement} from {self}"
+        taken = len(self.gpus) - len(left)
+        is_whole = placement.gpu_share == WHOLE_GPU
+        assert not is_whole or taken == len(held), f"a GPU is promised twice: {placement} from {self}"
         assert self.cpus >= placement.cpus, f"overdrawn CPUs: {placement} from {self}"
         assert self.memory_mb >= placement.memory_mb, f"overdrawn memory: {placement} from {self}"
-        return Free(left, self.cpus - placement.cpus, self.memory_mb - placement.memory_mb)
+        cpus, memory_mb = self.cpus - placement.cpus, self.memory_mb - placement.memory_mb
+        shared = self.shared if is_whole else self._shared_with(placement)
+        return Free(left, cpus, memory_mb, shared)
+
+    def _shared_with(self, placement: TaskPlacement) -> tuple[SharedGpu, ...]:
+        uuid, rests = placement.gpus[0], {rest.gpu.uuid: rest for rest in self.shared}
+        rest = rests.get(uuid) or next(
+            SharedGpu(gpu, WHOLE_GPU, gpu.memory_mb, 0) for gpu in self.gpus if gpu.uuid == uuid
+        )
+        left, memory_mb = rest.left - placement.gpu_share, rest.memory_left_mb - placement.gpu_memory_mb
+        assert left >= 0, f"overdrawn GPU: {placement} from {self}"
+        rests[uuid] = SharedGpu(rest.gpu, left, memory_mb, rest.sharers + 1)
+        return tuple(sorted(rests.values(), key=_index))
+
+    def put_back_share(self, placement: TaskPlacement) -> "Free":
+        """Return this with the share of `placement` given back; its CPUs and memory are the caller's to add.
+
+        A GPU without sharers is free whole. One that isn't among the shared ones (an orphan task's) stays gone.
+        """
+        uuid, gpus = placement.gpus[0], self.gpus
+        rests = {rest.gpu.uuid: rest for rest in self.shared}
+        rest = rests.pop(uuid, None)
+        if rest is None:
+            return self
+        if rest.sharers == 1:
+            gpus = tuple(sorted((*gpus, rest.gpu), key=lambda gpu: gpu.index))
+        else:
+            left, memory_mb = rest.left + placement.gpu_share, rest.memory_left_mb + placement.gpu_memory_mb
+            rests[uuid] = SharedGpu(rest.gpu, left, memory_mb, rest.sharers - 1)
+        return Free(gpus, self.cpus, self.memory_mb, tuple(sorted(rests.values(), key=_index)))
+
+
+def _index(rest: SharedGpu) -> int:
+    return rest.gpu.index

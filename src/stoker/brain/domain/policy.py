@@ -8,6 +8,7 @@ from typing import Annotated, Final
 
 import msgspec
 
+from stoker.brain.domain.gpu import GPU_SHARERS_MAX
 from stoker.brain.domain.units import DAY_MS, SECOND_MS, Range
 
 LEASE_KILL_MS: Final = 10 * SECOND_MS
@@ -110,6 +111,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """Ranks of one gang; more are refused. The largest clusters that this version is for have as many GPUs."""
     gpus_per_task_max: Annotated[int, Range(1, 16_384)] = 1_024
     """Beyond it a wish is a typing error: a task runs on one node."""
+    gpu_sharers_max: Annotated[int, Range(1, 1_000)] = GPU_SHARERS_MAX
+    """Tasks that share one GPU. Each keeps a context of a few hundred MiB there, and MPS takes 48 to 60 of them."""
     cpus_per_task_max: int = 65_536
     """The same for CPUs."""
     memory_mb_max: int = 1 << 30

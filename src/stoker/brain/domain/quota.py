@@ -1,6 +1,7 @@
 """Quota: limits and guarantees of tenants and class pools, and the amounts that jobs hold.
 
-Tenants and class pools share one record and one check. Units: whole GPUs, MiB, whole CPUs, jobs, milliseconds.
+Tenants and class pools share one record and one check. Units: guarantees and limits are whole GPUs, what is held is
+thousandths of GPUs (`gpu_milli`); MiB, whole CPUs, jobs, milliseconds.
 
 Rules: Q1  a limit that is left out (None) is no limit, never zero
        Q2  usage is what open tasks hold; a waiting job uses nothing
@@ -8,6 +9,7 @@ Rules: Q1  a limit that is left out (None) is no limit, never zero
        Q4  the guarantees of the class pools are shares of the GPUs in service, held or free, so they are right on a
            fresh cluster and follow each node that comes and goes; rounding loses no GPU: where the shares add up to
            one, the guarantees add up to all GPUs
+       Q5  a share of a GPU counts as its thousandths: four jobs of 0.25 use one GPU of a quota
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,6 +19,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from stoker.brain.domain.demand import Demand, JobClass
+from stoker.brain.domain.gpu import WHOLE_GPU
 from stoker.brain.domain.job import Job
 
 WHOLE: Final = 1_000_000
@@ -26,7 +29,8 @@ WHOLE: Final = 1_000_000
 class Amount(NamedTuple):
     """Resources that live attempts hold."""
 
-    gpus: int = 0
+    gpu_milli: int = 0
+    """Thousandths of GPUs (Q5)."""
     gpu_memory_mb: int = 0
     cpus: int = 0
     memory_mb: int = 0
@@ -90,17 +94,17 @@ class Quota(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PoolDemand(NamedTuple):
-    """GPUs that the jobs of one class use and ask for."""
+    """Thousandths of GPUs that the jobs of one class use and ask for."""
 
     used: int
     waiting: int
     """Asked for by jobs in the queue."""
     covered: int
-    """GPUs of `waiting` for which no limit keeps the jobs waiting, and which fit into the rest of the guarantee."""
+    """Of `waiting`, those for which no limit keeps the jobs waiting, and which fit into the rest of the guarantee."""
 
 
 class PoolShare(NamedTuple):
-    """GPUs that one class is guaranteed, and idle GPUs that its jobs may take."""
+    """Thousandths of GPUs that one class is guaranteed, and idle ones that its jobs may take."""
 
     guaranteed: int
     takes: int
@@ -120,9 +124,13 @@ class Pools(msgspec.Struct, frozen=True, kw_only=True):
         batch = min((gpus * self.batch + WHOLE // 2) // WHOLE, gpus - online)
         return {JobClass.ONLINE: online, JobClass.BATCH: batch}
 
+    def guaranteed_milli(self, gpu_milli: int) -> dict[JobClass, int]:
+        """Return the same in thousandths of GPUs: whole GPUs, as if what is in service beyond were none."""
+        return {each: gpus * WHOLE_GPU for each, gpus in self.guaranteed(gpu_milli // WHOLE_GPU).items()}
+
     def shares(self, free: int, demands: Mapping[JobClass, PoolDemand]) -> dict[JobClass, PoolShare]:
-        """Return the share of each class, with `free` GPUs idle on nodes that take work."""
-        guaranteed = self.guaranteed(free + sum(each.used for each in demands.values()))
+        """Return the share of each class, with `free` thousandths of GPUs idle on nodes that take work."""
+        guaranteed = self.guaranteed_milli(free + sum(each.used for each in demands.values()))
         kept: dict[JobClass, int] = {}
         """Idle GPUs that a class alone may take."""
         for each, demand in demands.items():
@@ -139,16 +147,24 @@ def share_text(share: int) -> str:
 
 
 def limits_of(quota: Quota) -> Iterator[tuple[int, int]]:
-    """Return the limits on usage, each with the index of its field in an Amount."""
-    limits = quota.limits
-    values = (quota.gpus_max, limits.gpu_memory_mb, limits.cpus, limits.memory_mb, limits.jobs)
+    """Return the limits on usage, each with the index of its field in an Amount, and in its unit."""
+    limits, gpus = quota.limits, quota.gpus_max
+    values = (
+        None if gpus is None else gpus * WHOLE_GPU,
+        limits.gpu_memory_mb,
+        limits.cpus,
+        limits.memory_mb,
+        limits.jobs,
+    )
     return ((at, limit) for at, limit in enumerate(values) if limit is not None)
 
 
 def needs(demand: Demand) -> Amount:
     """Return the amount that a job of this demand will hold (Q3)."""
     gpus, tasks = demand.gpu_count * demand.tasks, demand.tasks
-    return Amount(gpus, gpus * demand.gpu_memory_mb, demand.cpus * tasks, demand.memory_mb * tasks, 1)
+    return Amount(
+        gpus * demand.gpu_share, gpus * demand.gpu_memory_mb, demand.cpus * tasks, demand.memory_mb * tasks, 1
+    )
 
 
 def held(job: Job | None) -> Amount:
@@ -160,10 +176,12 @@ def held(job: Job | None) -> Amount:
     if len(tasks) == 1:  # by far the most, and this is asked at each start and end
         placement = tasks[0].placement
         count = len(placement.gpus)
-        return Amount(count, count * job.spec.demand.gpu_memory_mb, placement.cpus, placement.memory_mb, 1)
+        return Amount(
+            count * placement.gpu_share, count * job.spec.demand.gpu_memory_mb, placement.cpus, placement.memory_mb, 1
+        )
     gpus = sum([len(task.placement.gpus) for task in tasks])
     return Amount(
-        gpus,
+        sum([task.placement.gpu_milli for task in tasks]),
         gpus * job.spec.demand.gpu_memory_mb,
         sum([task.placement.cpus for task in tasks]),
         sum([task.placement.memory_mb for task in tasks]),

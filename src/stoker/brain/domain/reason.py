@@ -14,7 +14,7 @@ import msgspec
 
 from stoker.brain.domain.errors import Facts, FactValue
 from stoker.brain.domain.ids import Principal, account_of
-from stoker.brain.domain.units import Instant, utc_text
+from stoker.brain.domain.units import Instant, counted, utc_text
 
 
 class ReasonCode(StrEnum):
@@ -33,6 +33,7 @@ class ReasonCode(StrEnum):
     POOL_LIMIT = "pool_limit"
     GUARANTEE_KEPT = "guarantee_kept"
     INSUFFICIENT_GPUS = "insufficient_gpus"
+    INSUFFICIENT_SHARE = "insufficient_share"
     INSUFFICIENT_NODES = "insufficient_nodes"
     INSUFFICIENT_CPUS = "insufficient_cpus"
     INSUFFICIENT_MEMORY = "insufficient_memory"
@@ -75,6 +76,7 @@ class Reason(msgspec.Struct, frozen=True):
 SHORT: Final = frozenset(
     {
         ReasonCode.INSUFFICIENT_GPUS,
+        ReasonCode.INSUFFICIENT_SHARE,
         ReasonCode.INSUFFICIENT_NODES,
         ReasonCode.INSUFFICIENT_CPUS,
         ReasonCode.INSUFFICIENT_MEMORY,
@@ -115,6 +117,11 @@ _SENTENCES: Final[dict[ReasonCode, tuple[str, str]]] = {
         "it needs {needed:GPU|GPUs} for {tasks:task|tasks} of {per_task}; "
         "{free:suitable GPU is|suitable GPUs are} free now, at most {best} on one node",
         "it starts when running jobs end; fewer GPUs per task would fit sooner",
+    ),
+    ReasonCode.INSUFFICIENT_SHARE: (
+        "no GPU that suits it has {share} free{within}{rest}",
+        "it starts when jobs that share a GPU end, or a whole one comes free; a smaller `--gpu-share` or "
+        "`--gpu-memory` would fit sooner",
     ),
     ReasonCode.INSUFFICIENT_NODES: (
         "at most {per_node} of its {tasks:task|tasks} may share a node; spread so, the free GPUs "
@@ -372,6 +379,8 @@ def _clauses(reason: Reason) -> Facts:
             return {"ails": ", ".join(of), "such": f" ({facts['drained']})" if facts.get("drained") else ""}
         case ReasonCode.NODES_UNAVAILABLE:
             return {"such": ""}
+        case ReasonCode.INSUFFICIENT_SHARE:
+            return _share_clauses(facts)
         case ReasonCode.CANCELLED | ReasonCode.REQUEUED if "by" in facts:
             return {"by": _person(facts)}
         case ReasonCode.HELD:
@@ -385,6 +394,21 @@ def _clauses(reason: Reason) -> Facts:
             return {"waits": facts["jobs"]}
         case _:
             return {}
+
+
+def _share_clauses(facts: Facts) -> Facts:
+    memory_mb, tasks, best = facts.get("memory_mb"), facts.get("tasks"), facts.get("best")
+    within = f" within {memory_mb} MiB" if memory_mb else ""
+    if tasks != 1:
+        within += f" for each of {tasks} tasks, and there is room for {facts.get('room')} of them"
+    if best is None:
+        return {"within": within, "rest": ""}
+    sharers, most = facts.get("sharers"), facts.get("sharers_max")
+    left = f"{best} with {facts.get('best_memory_mb')} MiB"
+    others = counted(sharers, "sharer") if isinstance(sharers, int) else "sharers"
+    at_most = f" of at most {most}" if sharers == most else ""
+    rest = f"; the largest rest is {left} on node {facts.get('node')}, with {others}{at_most}"
+    return {"within": within, "rest": rest}
 
 
 def _person(facts: Facts) -> str:

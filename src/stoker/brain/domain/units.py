@@ -40,7 +40,7 @@ class Range(NamedTuple):
         return "" if inside else f"{value} isn't between {self.least} and {self.most}{self.unit}"
 
 
-def counted(count: int, noun: str, plural: str = "") -> str:
+def counted(count: int | float, noun: str, plural: str = "") -> str:
     """Return a number with its noun: `1 GPU`, `2 GPUs`. `plural`: where it isn't the noun with an s."""
     return f"{count} {noun if count == 1 else plural or f'{noun}s'}"
 

@@ -6,6 +6,7 @@ Rules: U1  a task holds its GPUs and CPUs from its placement until its end was p
        U3  a span holds its beginning and not its end, so that neighbouring reports add up
        U4  what a node offers holds from one `CapacityChange` to the next of that node; before the first it
            offered nothing
+       U5  a share of a GPU counts as its thousandths, rounded down to a millisecond per task
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,6 +14,7 @@ from enum import StrEnum
 
 import msgspec
 
+from stoker.brain.domain.gpu import WHOLE_GPU
 from stoker.brain.domain.ids import GpuUuid, JobId, NodeName, Position, TenantName
 from stoker.brain.domain.job import Job, Task
 from stoker.brain.domain.tenant import NO_TENANT, Tenant, path_of
@@ -32,6 +34,8 @@ class Holding(msgspec.Struct, frozen=True, kw_only=True):
     node: NodeName
     gpus: tuple[GpuUuid, ...]
     cpus: int
+    gpu_share: int = WHOLE_GPU
+    """Thousandths that it held of each of its GPUs."""
     since: Instant
     until: Instant
     position: Position
@@ -137,6 +141,7 @@ def held_by(job: Job, attempt: int, task: Task, until: Instant, position: Positi
         node=placement.node,
         gpus=placement.gpus,
         cpus=placement.cpus,
+        gpu_share=placement.gpu_share,
         since=job.attempt(attempt).placed_at,
         until=until,
         position=position,
@@ -148,13 +153,18 @@ def overlap_ms(holding: Holding, since: Instant, until: Instant) -> int:
     return max(0, min(holding.until, until) - max(holding.since, since))
 
 
+def gpu_ms_of(holding: Holding, ms: int) -> int:
+    """Return the GPU-milliseconds that it held in `ms` (U5)."""
+    return len(holding.gpus) * holding.gpu_share * ms // WHOLE_GPU
+
+
 def gpu_ms_within(holdings: Iterable[Holding], spans: Iterable[NodeInterval]) -> int:
     """Return the GPU-milliseconds held on those nodes at those times."""
     by_node: dict[NodeName, list[NodeInterval]] = {}
     for span in spans:
         by_node.setdefault(span.node, []).append(span)
     return sum(
-        len(holding.gpus) * overlap_ms(holding, span.since, span.until)
+        gpu_ms_of(holding, overlap_ms(holding, span.since, span.until))
         for holding in holdings
         for span in by_node.get(holding.node, ())
     )

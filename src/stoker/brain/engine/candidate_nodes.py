@@ -11,13 +11,13 @@ Limits: costs about 0.1 us per node that the selection admits, and 0.2 us more o
 
 from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Final
 
 from stoker.brain.domain.gpu import model_matches
 from stoker.brain.domain.ids import NodeName
 from stoker.brain.engine.draft import Draft
-from stoker.brain.state.view import GpuKinds, SelectedNodes
+from stoker.brain.state.view import GpuKinds, SelectedNodes, SharedRest
 
 ByFree = Mapping[GpuKinds, Mapping[int, Sequence[NodeName]]]
 """Names by kind and number of free GPUs, sorted; no list is empty."""
@@ -28,7 +28,19 @@ NO_SUCH_GPU: Final = 1 << 40
 class CandidateNodes:
     """The nodes of one selection in one draft."""
 
-    __slots__ = ("_at", "_by_free", "_counts", "_kinds_of", "_memories", "admitted", "draft", "kinds")
+    __slots__ = (
+        "_at",
+        "_by_free",
+        "_counts",
+        "_kinds_of",
+        "_memories",
+        "_names",
+        "_shared",
+        "_shared_at",
+        "admitted",
+        "draft",
+        "kinds",
+    )
 
     def __init__(self, draft: Draft, admitted: SelectedNodes) -> None:
         self.admitted = admitted
@@ -41,6 +53,11 @@ class CandidateNodes:
         """How many moves of the draft are in the counts or, once there is one, in the table of names."""
         self._by_free: dict[GpuKinds, dict[int, list[NodeName]]] | None = None
         self._kinds_of: dict[NodeName, GpuKinds] = {}
+        self._shared: list[SharedRest] | None = None
+        self._shared_at = 0
+        """How many changes of the draft's shared GPUs are in it."""
+        self._names: Set[NodeName] = frozenset()
+        """Of a selection that isn't everywhere, once it was asked for shared GPUs."""
 
     def gpu_memory(self, model: str, at_least_mb: int) -> int:
         """Return the least memory in MiB of a GPU that serves both demands; NO_SUCH_GPU when there is none.
@@ -81,6 +98,24 @@ class CandidateNodes:
                     _move(by_free[kinds], name, old, new)
             self._at = len(moved)
         return by_free
+
+    def shared_rests(self) -> Sequence[SharedRest]:
+        """Return what is left of GPUs with sharers, the fullest first. The next placement makes the answer stale."""
+        shared, moved, everywhere = self._shared, self.draft.shared_moved, self.admitted.everywhere
+        if shared is None:
+            shared = list(self.draft.shared)
+            if not everywhere:
+                self._names = frozenset(name for each in self.admitted.classes for name in each.names)
+                shared = [rest for rest in shared if rest.node in self._names]
+            self._shared = shared
+        for node, before, after in moved[self._shared_at :]:
+            if everywhere or node in self._names:
+                for rest in before:
+                    del shared[bisect_left(shared, SharedRest(rest.left, node, rest.gpu.index))]
+                for rest in after:
+                    insort(shared, SharedRest(rest.left, node, rest.gpu.index))
+        self._shared_at = len(moved)
+        return shared
 
     def _filled(self) -> dict[GpuKinds, dict[int, list[NodeName]]]:
         by_free: dict[GpuKinds, dict[int, list[NodeName]]] = {kinds: {} for kinds in self.kinds}

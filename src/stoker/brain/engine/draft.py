@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
 
 from stoker.brain.domain.allocation import TaskPlacement
-from stoker.brain.domain.gpu import Gpu
+from stoker.brain.domain.gpu import GPU_SHARERS_MAX, WHOLE_GPU, Gpu, SharedGpu
 from stoker.brain.domain.ids import GpuUuid, NodeName
 from stoker.brain.domain.node import Free
 from stoker.brain.state.view import GpuKinds, NodeClass, View
@@ -45,11 +45,13 @@ class Draft:
 
     __slots__ = (
         *("_counted", "_counted_at", "_gpus", "_journal", "_overdrafts", "_ports", "_view"),
-        *("by_free", "free", "grown", "moved", "version"),
+        *("by_free", "free", "gpu_sharers_max", "grown", "moved", "shared", "shared_moved", "version"),
     )
 
-    def __init__(self, view: View) -> None:
+    def __init__(self, view: View, gpu_sharers_max: int = GPU_SHARERS_MAX) -> None:
         self._view = view
+        self.gpu_sharers_max = gpu_sharers_max
+        """So many tasks at most share one GPU."""
         self.free: dict[NodeName, Free] = dict(view.free)
         self.by_free: Mapping[GpuKinds, Mapping[int, Sequence[NodeName]]] = view.by_free
         """The nodes of `free` by number of free GPUs, as the view has them: before anything was taken."""
@@ -64,6 +66,10 @@ class Draft:
         """Another number whenever more may be free than before (T4)."""
         self.moved: list[tuple[NodeName, int, int]] = []
         """Each change of a node's number of free GPUs, with the old and the new number; it only grows."""
+        self.shared = view.shared
+        """Rests of GPUs with sharers as the view has them: before anything was taken."""
+        self.shared_moved: list[tuple[NodeName, tuple[SharedGpu, ...], tuple[SharedGpu, ...]]] = []
+        """Each change of the shared GPUs of a node, with the old and the new rests; it only grows."""
         self._counted: dict[NodeClass, list[int]] = {}
         self._counted_at = 0
 
@@ -86,14 +92,17 @@ class Draft:
         self._journal.append(_NodeUndo(node, before, overdraft))
         cpus, memory_mb = placement.cpus - overdraft.cpus, placement.memory_mb - overdraft.memory_mb
         self._overdrafts[node] = _Overdraft(max(0, -cpus), max(0, -memory_mb))
-        gpus = before.gpus
-        if placement.gpus:
+        gpus, shared = before.gpus, before.shared
+        if placement.gpu_share != WHOLE_GPU:
+            after = before.put_back_share(placement)
+            gpus, shared = after.gpus, after.shared
+        elif placement.gpus:
             known, free = self._gpus_of(node), {gpu.uuid for gpu in gpus}
             back = [known[uuid] for uuid in placement.gpus if uuid in known]
             assert free.isdisjoint(placement.gpus), f"a GPU is put back that is free: {placement} to {before}"
             gpus = tuple(sorted((*gpus, *back), key=lambda gpu: gpu.index))
         self.grown += 1
-        self._set(node, Free(gpus, before.cpus + max(0, cpus), before.memory_mb + max(0, memory_mb)))
+        self._set(node, Free(gpus, before.cpus + max(0, cpus), before.memory_mb + max(0, memory_mb), shared))
 
     def _gpus_of(self, node: NodeName) -> dict[GpuUuid, Gpu]:
         known = self._gpus.get(node)
@@ -154,8 +163,11 @@ class Draft:
             self._set(undo.node, undo.before)
 
     def _set(self, node: NodeName, after: Free) -> None:
-        old, new = len(self.free[node].gpus), len(after.gpus)
+        before = self.free[node]
+        old, new = len(before.gpus), len(after.gpus)
         self.free[node] = after
+        if before.shared is not after.shared:
+            self.shared_moved.append((node, before.shared, after.shared))
         self.version += 1
         if old != new:
             self.moved.append((node, old, new))

@@ -17,6 +17,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from stoker.brain.domain.demand import Demand, Shape
+from stoker.brain.domain.errors import Facts
+from stoker.brain.domain.gpu import gpus_number
 from stoker.brain.domain.plan import Reservation
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.reason import Reason, ReasonCode
@@ -24,6 +26,7 @@ from stoker.brain.domain.tenant import nodes_text
 from stoker.brain.domain.where import where_text
 from stoker.brain.engine.demand_cache import Capacity, DemandCache
 from stoker.brain.engine.satisfiability import NodeClassStatus, Satisfiability
+from stoker.brain.engine.shares import ShareCache
 from stoker.brain.state.view import View
 
 _ASKED_MAX: Final = 400
@@ -40,7 +43,8 @@ def budget_spent(placed: int) -> Reason:
 
 
 def guarantee_kept(free: int, kept: int, demand: Demand) -> Reason:
-    return Reason(ReasonCode.GUARANTEE_KEPT, {"free": free, "kept": kept, "asked": demand.total_gpus})
+    asked = gpus_number(demand.total_milli)
+    return Reason(ReasonCode.GUARANTEE_KEPT, {"free": free, "kept": kept, "asked": asked})
 
 
 def reserved(kept: int, reservations: Sequence[Reservation]) -> Reason:
@@ -66,9 +70,10 @@ def none_selected(view: View, shape: Shape) -> Reason:
 class WaitExplanation:
     """Explanation of why shapes with one demand for GPUs wait, asked at the end of a pass (X6)."""
 
-    __slots__ = ("_capacity", "_gpus", "_of_gpus", "_returning", "_satisfiability", "_together")
+    __slots__ = ("_cache", "_capacity", "_gpus", "_of_gpus", "_returning", "_satisfiability", "_together")
 
     def __init__(self, class_status: NodeClassStatus, cache: DemandCache) -> None:
+        self._cache = cache
         self._satisfiability = Satisfiability(class_status, cache)
         self._capacity, self._gpus = cache.capacity(), cache.gpu_capacity()
         away = class_status.returning
@@ -86,8 +91,21 @@ class WaitExplanation:
             return Reason(ReasonCode.NODES_RETURNING, {"returning": self._returning})
         return self._satisfiability.never(demand) or self._short_of(demand)
 
+    def _short_share(self, demand: Demand) -> Reason:
+        asked: Facts = {"share": gpus_number(demand.gpu_share), "tasks": demand.tasks, "room": self._gpus.slots}
+        found = self._cache.largest_rest() if isinstance(self._cache, ShareCache) else None
+        facts: Facts = {**asked, "memory_mb": demand.gpu_memory_mb}
+        if found is not None:
+            rest, node = found
+            left: Facts = {"best": gpus_number(rest.left), "best_memory_mb": rest.memory_left_mb}
+            most = self._cache.candidates.draft.gpu_sharers_max
+            facts |= {**left, "sharers": rest.sharers, "sharers_max": most, "node": node}
+        return Reason(ReasonCode.INSUFFICIENT_SHARE, facts)
+
     def _short_of(self, demand: Demand) -> Reason | None:
         gpus, tasks = self._gpus, demand.tasks
+        if gpus.slots < tasks and demand.shares:
+            return self._short_share(demand)
         if gpus.slots < tasks:
             reason = self._of_gpus.get(tasks)
             if reason is None:

@@ -18,6 +18,8 @@ Source: torch.distributed's `env://` rendezvous wants one TCP port at rank 0, kn
 from collections.abc import Sequence
 from typing import Final
 
+from msgspec.structs import replace
+
 from stoker.brain.domain.allocation import TaskPlacement
 from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.fit import suitable_gpus
@@ -26,6 +28,7 @@ from stoker.brain.domain.ids import GpuUuid, JobId, NodeName
 from stoker.brain.domain.policy import Policy
 from stoker.brain.engine.draft import Draft
 from stoker.brain.engine.fit import NodeFit, Search
+from stoker.brain.engine.shares import choose_shares
 
 _ATTEMPT_STRIDE: Final = 101
 """How far apart two attempts of one job look: past the ports of the hundred jobs submitted next to it."""
@@ -59,6 +62,10 @@ def number_ranks(draft: Draft, fits: Sequence[NodeFit], demand: Demand) -> list[
     """Return what each rank holds, in rank order. Nothing is taken from the draft yet."""
     placements: list[TaskPlacement] = []
     for each in sorted(fits):
+        if demand.shares:
+            taken = choose_shares(draft.free[each.node], demand, each.node, each.tasks, draft.gpu_sharers_max)
+            placements += [replace(share, rank=rank) for rank, share in enumerate(taken, start=len(placements))]
+            continue
         gpus = suitable_gpus(draft.free[each.node].gpus, demand)
         chosen = choose_gpus(gpus, demand.gpu_count, each.tasks)
         placements.extend(

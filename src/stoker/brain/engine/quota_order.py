@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from stoker.brain.domain.demand import JobClass, Shape
+from stoker.brain.domain.gpu import WHOLE_GPU
 from stoker.brain.domain.ids import TenantName
 from stoker.brain.domain.quota import needs
 from stoker.brain.domain.reason import Reason
@@ -68,7 +69,7 @@ class UsageDraft:
         if found is None:
             rows, pool = self.by_tenant, self.by_class[shape.job_class]
             path = [
-                (level, each.quota.guaranteed, rows[each.name])
+                (level, each.quota.guaranteed * WHOLE_GPU, rows[each.name])
                 for level, each in enumerate(path_of(self._view.tenants, shape.tenant))
                 if each.name in rows
             ]
@@ -89,8 +90,8 @@ class QuotaOrder:
         self._busy = bool(self._contended or self._promised or view.pools.strict or usage.limited)
         self._needs: dict[Shape, tuple[tuple[int, int], ...]] = {}
         if self._busy:
-            self._limits = QuotaLimits(view.tenants, view.pools, usage.held_gpus + view.free_gpus)
-            self._guaranteed = view.pools.guaranteed(self._limits.gpus)
+            self._limits = QuotaLimits(view.tenants, view.pools, usage.held_milli + view.free_milli)
+            self._guaranteed = view.pools.guaranteed_milli(self._limits.gpu_milli)
             self.used = UsageDraft(view)
 
     def limit_reached(self, shape: Shape) -> Reason | None:
@@ -122,14 +123,14 @@ class QuotaOrder:
 
     def _standing(self, shape: Shape, used: UsageDraft) -> int:
         """Return a job's place in the order of quota: pool, tenants, then itself (W2, W3, W5)."""
-        account, gpus = used.account(shape), shape.demand.total_gpus
+        account, milli = used.account(shape), shape.demand.total_milli
         standing = FIRST
         if self._promised:
             standing = _UNOWED
             for level, guaranteed, row in account.owing:
-                if 0 < gpus <= guaranteed - row[0]:
+                if 0 < milli <= guaranteed - row[0]:
                     standing = level
                     break
-        if self._contended and not 0 < gpus <= self._guaranteed[shape.job_class] - account.pool[0]:
+        if self._contended and not 0 < milli <= self._guaranteed[shape.job_class] - account.pool[0]:
             standing += _LATER
         return standing

@@ -34,13 +34,13 @@ class NodeClassStatus:
         self.free, self.returning = view.free, view.returning
         self._counts: dict[NodeClass, dict[str, int]] = {}
         self._firsts: dict[NodeClass, dict[str, NodeName]] = {}
-        self._slots: dict[tuple[NodeClass, str, int, int], int] = {}
+        self._slots: dict[tuple[NodeClass, str, int, int, int], int] = {}
 
     def slots(self, node_class: NodeClass, demand: Demand) -> int:
         """Return how many tasks the GPUs of each node serve."""
         if not demand.gpu_count:
             return UNBOUNDED
-        key = node_class, demand.gpu_model, demand.gpu_memory_mb, demand.gpu_count
+        key = node_class, demand.gpu_model, demand.gpu_memory_mb, demand.gpu_count, demand.gpu_share
         slots = self._slots.get(key)
         if slots is None:
             slots = self._slots[key] = slots_ever(node_class.inventory.gpus, demand)

@@ -19,7 +19,7 @@ from stoker.brain.domain.units import NEVER, Instant, later
 from stoker.brain.domain.where import Where
 from stoker.brain.engine import explain
 from stoker.brain.engine.candidate_nodes import CandidateNodes
-from stoker.brain.engine.demand_cache import DemandCache, mixing_helps
+from stoker.brain.engine.demand_cache import DemandCache
 from stoker.brain.engine.draft import Draft
 from stoker.brain.engine.fit import NodeFit, Search
 from stoker.brain.engine.gang import choose_port, fit_gang, needs_rendezvous, number_ranks
@@ -28,6 +28,7 @@ from stoker.brain.engine.queue_order import Candidate, QueueOrder, in_order
 from stoker.brain.engine.quota_order import FIRST, QuotaOrder
 from stoker.brain.engine.reservation import ReservationBook
 from stoker.brain.engine.satisfiability import NodeClassStatus
+from stoker.brain.engine.shares import caches_for, search_of
 from stoker.brain.state.view import Bucket, SelectedNodes, View
 
 BACKFILL_LOOKS_MAX: Final = 1_000
@@ -41,9 +42,9 @@ _NODES_PER_SHAPE: Final = 8
 _LATER: Final = Reason(ReasonCode.GUARANTEE_KEPT)
 """Stands for shapes whose round hasn't come."""
 
-_GpuDemand = tuple[Where, PartitionName, Where, str, int, int, int]
-"""What shapes that share a demand cache have in common: selection, partition, nodes of the tenant, model, memory in MiB
-and number of GPUs, and tasks per node."""
+_GpuDemand = tuple[Where, PartitionName, Where, str, int, int, int, int]
+"""What shapes that share a demand cache have in common: selection, partition, nodes of the tenant, model, memory in
+MiB, number and share of GPUs, and tasks per node."""
 
 
 class _GpuChoices:
@@ -72,7 +73,7 @@ class SchedulingPass:
         self._policy = policy
         self._now = now
         self._buckets = buckets
-        self._draft = Draft(view)
+        self._draft = Draft(view, policy.gpu_sharers_max)
         self.reservations = ReservationBook(self._draft, view, now, policy.reservations_max)
         self._reservable: dict[Shape, None] = {}
         """Blocked shapes of which a job may still get a reservation."""
@@ -99,7 +100,7 @@ class SchedulingPass:
         self._candidates: dict[SelectedNodes, CandidateNodes] = {}
         self._gpu_choices: dict[_GpuDemand, _GpuChoices] = {}
         """By what shapes say."""
-        self._distinct: dict[tuple[CandidateNodes, str, int, int, int], _GpuChoices] = {}
+        self._distinct: dict[tuple[CandidateNodes, str, int, int, int, int], _GpuChoices] = {}
         """By what that means here: demands that the same GPUs serve have the same choices."""
         self.blocked: dict[Shape, _GpuChoices | Reason] = {}
         """Shapes that are done with, and how a reason is found, or the reason."""
@@ -129,6 +130,7 @@ class SchedulingPass:
                 demand.gpu_model,
                 demand.gpu_memory_mb,
                 demand.gpu_count,
+                demand.gpu_share,
                 demand.tasks_per_node,
             )
             choices = known.get(key)
@@ -152,13 +154,13 @@ class SchedulingPass:
 
     def _gpu_choices_for(self, shape: Shape) -> _GpuChoices:
         candidates, demand = self._candidates_of(shape), shape.demand
-        memory_mb = candidates.gpu_memory(demand.gpu_model, demand.gpu_memory_mb)
-        key = candidates, demand.gpu_model, memory_mb, demand.gpu_count, demand.tasks_per_node
+        memory_mb = demand.gpu_memory_mb
+        if not demand.shares:  # what a share asks for is its bound too
+            memory_mb = candidates.gpu_memory(demand.gpu_model, memory_mb)
+        key = candidates, demand.gpu_model, memory_mb, demand.gpu_count, demand.gpu_share, demand.tasks_per_node
         choices = self._distinct.get(key)
         if choices is None:
-            mixes = (False, True) if mixing_helps(candidates, demand) else (False,)
-            caches = tuple(DemandCache(candidates, demand, mixed=mixed) for mixed in mixes)
-            choices = self._distinct[key] = _GpuChoices(caches)
+            choices = self._distinct[key] = _GpuChoices(caches_for(candidates, demand))
         return choices
 
     def _candidates_of(self, shape: Shape) -> CandidateNodes:
@@ -372,7 +374,7 @@ class SchedulingPass:
         if searches is None:
             demand = shape.demand
             barred = self._portless if needs_rendezvous(demand) else {}
-            searches = self._searches[shape] = tuple(Search(cache, demand, barred) for cache in choices.caches)
+            searches = self._searches[shape] = tuple(search_of(cache, demand, barred) for cache in choices.caches)
         return searches
 
     def _bar(self, address: str) -> None:
@@ -412,10 +414,10 @@ class SchedulingPass:
     def _no_port(self, demand: Demand, choices: _GpuChoices) -> Reason | None:
         """Everything else would be there; None = so would a port."""
         if not needs_rendezvous(demand) or _first_fits(
-            [Search(each, demand, self._portless) for each in choices.caches]
+            [search_of(each, demand, self._portless) for each in choices.caches]
         ):
             return None
-        fits = _first_fits([Search(cache, demand) for cache in choices.caches])
+        fits = _first_fits([search_of(cache, demand) for cache in choices.caches])
         assert fits, f"blocked, and nothing is short: {demand}"
         barred = min(fit.node for fit in fits if fit.node in self._portless)
         return explain.no_free_port(self._view.nodes[barred].inventory.address, self._policy)
@@ -442,7 +444,7 @@ def _fits_besides(searches: Sequence[Search], refusals: Sequence[tuple[NodeName,
         return None
     every = tuple(name for names in refusals for name in names)
     for avoided in dict.fromkeys((every, *refusals[:1])) if refusals else ():
-        fits = _first_fits([Search(each.cache, each.demand, {*avoided, *each.barred}) for each in searches])
+        fits = _first_fits([search_of(each.cache, each.demand, {*avoided, *each.barred}) for each in searches])
         if fits:
             return fits
     fits = _first_fits(searches)

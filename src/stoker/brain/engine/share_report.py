@@ -14,6 +14,7 @@ Limits: about 10 us per tenant and 3 us per bucket of the queue. Where there are
 from collections.abc import Collection, Iterator, Sequence
 from typing import Final, NamedTuple
 
+from stoker.brain.domain.gpu import gpus_number
 from stoker.brain.domain.ids import JobId, TenantName
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.quota import NOTHING
@@ -43,7 +44,7 @@ class TenantShare(NamedTuple):
     """Of which it has used most; empty = it has used nothing."""
     term: int | None
     """Points of its best placed job; None = none of its jobs is in the queue."""
-    running_gpus: int
+    running_gpus: int | float
     running_jobs: int
     pending: int
 
@@ -126,7 +127,7 @@ class _Shares:
             used=used,
             resource=RESOURCES[view.tenant_use.resource(name, self._now)] if used else "",
             term=self._fair_share.term_of_tree(name),
-            running_gpus=held.gpus,
+            running_gpus=gpus_number(held.gpu_milli),
             running_jobs=held.jobs,
             pending=ledger.pending_of(name),
         )

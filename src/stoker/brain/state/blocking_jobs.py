@@ -4,8 +4,8 @@ Rules: B1  of a job that is short of GPUs, CPUs, memory or nodes: those that hol
            one at a limit of a tenant, a strict pool or its array: those that count against that limit
        B2  a job ends by its time limit, and the grace time after it (`latest_end`)
        B3  the bound is when enough of them have ended so that it fits, if nothing else starts meanwhile: it is no
-           reservation, and there is none where their ends would not be enough, or where a node has GPUs of several
-           models that a demand by model could use
+           reservation, and there is none where their ends would not be enough, where a node has GPUs of several
+           models that a demand by model could use, or where GPUs are shared
 Limits: looks at `TASKS_MAX` tasks of other jobs, about 10 ms of work; beyond that there is no bound.
 """
 
@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 
 from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.fit import suitable_gpus, tasks_that_fit
+from stoker.brain.domain.gpu import WHOLE_GPU
 from stoker.brain.domain.ids import NodeName, TenantName
 from stoker.brain.domain.job import Job, tasks_on
 from stoker.brain.domain.lifecycle import LIVE
@@ -69,17 +70,19 @@ def blocking_jobs(state: ClusterState, job: Job, reason: Reason | None, now: Ins
         array = job.array_of or job.id
         return _at_limit(state, (each for each in live_jobs(state) if each.array_of == array), now, 1, lambda _: 1)
     used, limit, asked = (reason.facts.get(name) for name in ("used", "limit", "asked"))
-    if not (isinstance(used, int) and isinstance(limit, int) and isinstance(asked, int)):
+    if not (isinstance(used, int | float) and isinstance(limit, int | float) and isinstance(asked, int | float)):
         return None
     over = used + asked - limit
+    over_milli = round(over * WHOLE_GPU)
     if reason.code is ReasonCode.POOL_LIMIT:
         mine = (each for each in live_jobs(state) if each.spec.job_class is job.spec.job_class)
-        return _at_limit(state, mine, now, over, lambda each: each.spec.demand.total_gpus)
+        return _at_limit(state, mine, now, over_milli, lambda each: each.spec.demand.total_milli)
     if reason.code is ReasonCode.TENANT_LIMIT:
         at = next((at for at, what in enumerate(WHAT) if reason.facts.get("what") in what), 0)
         tenant = TenantName(str(reason.facts.get("tenant")))
         within = (each for each in live_jobs(state) if _is_within(state, each, tenant))
-        return _at_limit(state, within, now, over, lambda each: needs(each.spec.demand)[at])
+        over = over if at else over_milli
+        return _at_limit(state, within, now, round(over), lambda each: needs(each.spec.demand)[at])
     return None
 
 
@@ -128,7 +131,7 @@ def _on_nodes(state: ClusterState, job: Job, now: Instant) -> Blocking:
                 held[other.id] = BlockingJob(release.at, other, release.gpus + (before.gpus if before else 0))
             releases.append(release)
         models = {gpu.model for gpu in suitable_gpus(state.nodes[name].inventory.gpus, demand)}
-        mixed = mixed or bool(demand.gpu_model and len(models) > 1)
+        mixed = mixed or bool(demand.gpu_model and len(models) > 1) or bool(free.shared) or demand.shares
         here = _Freed(now, len(suitable_gpus(free.gpus, demand)), free.cpus, free.memory_mb)
         slots += _slots(here, demand)
         gains += _gains(here, sorted(releases), demand)

@@ -120,7 +120,7 @@ class ClusterState:
         usage_ledger = self.indexes.usage_ledger
         if not (usage_ledger.limited or usage_ledger.unlending or self.pools.strict):
             return None
-        return QuotaLimits(self.tenants, self.pools, self.indexes.gpus_in_service).before(shape, usage_ledger)
+        return QuotaLimits(self.tenants, self.pools, self.indexes.milli_in_service).before(shape, usage_ledger)
 
     def put_token(self, token: Token) -> None:
         self.tokens[token.id] = token

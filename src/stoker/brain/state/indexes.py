@@ -6,12 +6,13 @@ and a test holds the two against each other after every event.
 """
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from stoker.brain.domain.allocation import TaskPlacement
 from stoker.brain.domain.demand import Shape
+from stoker.brain.domain.gpu import WHOLE_GPU, Gpu, SharedGpu
 from stoker.brain.domain.ids import GpuUuid, JobId, NodeName, TenantName
 from stoker.brain.domain.job import Attempt, Job
 from stoker.brain.domain.lifecycle import JobState
@@ -24,7 +25,7 @@ from stoker.brain.state.dependencies import Dependents
 from stoker.brain.state.node_classes import NodeClasses, kinds_of
 from stoker.brain.state.notices import DueNotices
 from stoker.brain.state.usage_ledger import UsageLedger
-from stoker.brain.state.view import GpuKinds
+from stoker.brain.state.view import GpuKinds, SharedRest
 
 TaskId = tuple[JobId, int, int]
 """(job, attempt, rank)"""
@@ -137,6 +138,10 @@ class Indexes:
         """On all nodes in service."""
         self.capacity = NOTHING
         """What all nodes in service have, held or free."""
+        self.free_milli = 0
+        """Thousandths of GPUs that nobody holds, on all nodes in service."""
+        self.shared: list[SharedRest] = []
+        """Of GPUs with sharers, on nodes in service that have returned; sorted."""
         self.node_classes = NodeClasses()
         self.usage_ledger = UsageLedger(tenants)
         self.ended_max = 0
@@ -144,9 +149,9 @@ class Indexes:
         """Both copied from the policy, so that `next_deadline` knows when pruning is due."""
 
     @property
-    def gpus_in_service(self) -> int:
-        """Held, or free on a node in service: what class pools are shares of."""
-        return self.usage_ledger.held_gpus + self.free_gpus
+    def milli_in_service(self) -> int:
+        """Thousandths of GPUs held, or free on a node in service: what class pools are shares of."""
+        return self.usage_ledger.held_milli + self.free_milli
 
     def next_deadline(self, clock_moved_ms: int = 0) -> Instant | None:
         """Return when `RunDeadlines` has something to do next; None = nothing is foreseen."""
@@ -353,11 +358,15 @@ class Indexes:
         node = self._nodes.get(name)
         slot = self._slot.pop(name, None)
         if slot:
-            self.free_gpus -= slot[1]
+            had = self.free[name]
+            self.free_milli -= had.gpu_milli
             if name in self.returning:
                 del self.returning[name]
             else:
                 self._leave_slot(name, slot)
+                for rest in had.shared:
+                    entry = _shared_rest(name, rest)
+                    del self.shared[bisect_left(self.shared, entry)]
         if node is None or not node.schedulable:
             self.free.pop(name, None)
             return
@@ -365,8 +374,10 @@ class Indexes:
         self.free[name] = free
         slot = (kinds_of(node), len(free.gpus))
         self._slot[name] = slot
-        self.free_gpus += slot[1]
+        self.free_milli += free.gpu_milli
         if node.returned:
+            for rest in free.shared:
+                insort(self.shared, _shared_rest(name, rest))
             insort(self.by_free.setdefault(slot[0], {}).setdefault(slot[1], []), name)
         else:
             self.returning[name] = None
@@ -386,7 +397,7 @@ def _capacity(node: Node | None) -> Amount:
     if node is None or not node.schedulable:
         return NOTHING
     has = node.inventory
-    return Amount(len(has.gpus), sum([gpu.memory_mb for gpu in has.gpus]), has.cpus, has.memory_mb)
+    return Amount(len(has.gpus) * WHOLE_GPU, sum([gpu.memory_mb for gpu in has.gpus]), has.cpus, has.memory_mb)
 
 
 def free_on(node: Node, held: Iterable[TaskPlacement]) -> Free:
@@ -396,15 +407,31 @@ def free_on(node: Node, held: Iterable[TaskPlacement]) -> Free:
     """
     cpus, memory_mb = node.inventory.cpus, node.inventory.memory_mb
     taken: dict[GpuUuid, None] = {uuid: None for stray in node.strays for uuid in stray.gpus}
+    sharers: dict[GpuUuid, list[TaskPlacement]] = {}
     for placement in held:
         cpus -= placement.cpus
         memory_mb -= placement.memory_mb
+        if placement.gpu_share != WHOLE_GPU:
+            sharers.setdefault(placement.gpus[0], []).append(placement)
+            continue
         for uuid in placement.gpus:
             taken[uuid] = None
-    gpus = node.inventory.gpus
+    gpus, shared = node.inventory.gpus, tuple[SharedGpu, ...]()
+    if sharers:
+        shared = tuple(_rest(gpu, sharers[gpu.uuid]) for gpu in gpus if gpu.uuid in sharers and gpu.uuid not in taken)
+        taken.update(dict.fromkeys(sharers))
     if taken:
         gpus = tuple(gpu for gpu in gpus if gpu.uuid not in taken)
-    return Free(gpus, max(cpus, 0), max(memory_mb, 0))
+    return Free(gpus, max(cpus, 0), max(memory_mb, 0), shared)
+
+
+def _rest(gpu: Gpu, sharers: Sequence[TaskPlacement]) -> SharedGpu:
+    left = WHOLE_GPU - sum([each.gpu_share for each in sharers])
+    return SharedGpu(gpu, left, gpu.memory_mb - sum([each.gpu_memory_mb for each in sharers]), len(sharers))
+
+
+def _shared_rest(node: NodeName, rest: SharedGpu) -> SharedRest:
+    return SharedRest(rest.left, node, rest.gpu.index)
 
 
 def rebuild(

@@ -7,6 +7,7 @@ what is wrong; none is ever wrong unless Stoker has a bug.
 from collections.abc import Iterable, Iterator
 
 from stoker.brain.domain.array import count_of
+from stoker.brain.domain.gpu import WHOLE_GPU
 from stoker.brain.domain.ids import GpuUuid
 from stoker.brain.domain.job import Job
 from stoker.brain.domain.lifecycle import LIVE, JobState, Outcome
@@ -22,6 +23,7 @@ def violations(state: ClusterState) -> list[str]:
         *no_gpu_twice(state),
         *no_orphan_beside_work(state),
         *no_node_overdrawn(state),
+        *no_gpu_memory_overdrawn(state),
         *each_job_consistent(state),
         *only_waiting_jobs_claim(state),
         *no_use_below_zero(state),
@@ -30,8 +32,12 @@ def violations(state: ClusterState) -> list[str]:
 
 
 def no_gpu_twice(state: ClusterState, jobs: Iterable[Job] | None = None) -> Iterator[str]:
-    """A GPU is promised to one open task at most, and never to one beside a stray. Of every job, or of these only."""
+    """A GPU is promised to one open task, or to sharers up to the whole of it, and to none beside a stray.
+
+    Of every job, or of these only.
+    """
     holder: dict[GpuUuid, str] = {}
+    shared: dict[GpuUuid, int] = {}
     for node in state.nodes.values():
         for stray in node.strays:
             for uuid in stray.gpus:
@@ -42,9 +48,11 @@ def no_gpu_twice(state: ClusterState, jobs: Iterable[Job] | None = None) -> Iter
             for uuid in task.placement.gpus:
                 me = f"job {job.id} rank {task.placement.rank}"
                 # A stray found after the placement shares the GPU through no promise of ours.
-                if uuid in holder and not holder[uuid].startswith("stray"):
+                has_room = uuid in shared and shared[uuid] + task.placement.gpu_share <= WHOLE_GPU
+                if uuid in holder and not holder[uuid].startswith("stray") and not has_room:
                     yield f"GPU {uuid} is held by {holder[uuid]} and by {me}"
                 holder[uuid] = me
+                shared[uuid] = shared.get(uuid, 0) + task.placement.gpu_share
 
 
 def no_orphan_beside_work(state: ClusterState) -> Iterator[str]:
@@ -75,6 +83,18 @@ def no_node_overdrawn(state: ClusterState) -> Iterator[str]:
         newest = max(state.jobs[job].attempt(number).placed_at for job, number, _ in held)
         if newest > node.shrunk_at and not inventory.limits:  # an older version didn't note when it shrank
             yield f"node {name} is overdrawn: {cpus} of {inventory.cpus} CPUs, {memory_mb} of {inventory.memory_mb} MiB"
+
+
+def no_gpu_memory_overdrawn(state: ClusterState) -> Iterator[str]:
+    """Sharers of a GPU are bounded to no more of its memory than it has, unless its node ever said that it has less."""
+    for name, held in state.indexes.held.items():
+        node, bounds = state.nodes[name], dict[GpuUuid, int]()
+        for placement in held.values():
+            if placement.gpu_share != WHOLE_GPU:
+                bounds[placement.gpus[0]] = bounds.get(placement.gpus[0], 0) + placement.gpu_memory_mb
+        for gpu in node.inventory.gpus if bounds and node.shrunk_at == NEVER else ():
+            if bounds.get(gpu.uuid, 0) > gpu.memory_mb:
+                yield f"GPU {gpu.uuid} of {name} has {gpu.memory_mb} MiB, and its sharers {bounds[gpu.uuid]}"
 
 
 def each_job_consistent(state: ClusterState, jobs: Iterable[Job] | None = None) -> Iterator[str]:

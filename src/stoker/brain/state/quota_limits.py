@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from stoker.brain.domain.demand import JobClass, Shape
+from stoker.brain.domain.gpu import WHOLE_GPU, gpus_number
 from stoker.brain.domain.ids import TenantName
 from stoker.brain.domain.quota import NOTHING, Amount, Pools, limits_of, needs
 from stoker.brain.domain.reason import Reason, ReasonCode
@@ -44,7 +45,7 @@ class UsageTotals(Protocol):
 
 
 class QuotaLimit(NamedTuple):
-    """A limit of one tenant on what jobs of one shape ask for: `at` is the field of an Amount."""
+    """A limit of one tenant on what jobs of one shape ask for: `at` is the field of an Amount, which says the unit."""
 
     tenant: TenantName
     at: int
@@ -53,14 +54,14 @@ class QuotaLimit(NamedTuple):
 
 
 class QuotaLimits:
-    """The limits there are now, for a cluster with so many GPUs in service: free or held."""
+    """The limits there are now, for a cluster with so many thousandths of GPUs in service: free or held."""
 
-    __slots__ = ("_known", "_tenants", "gpus", "pools")
+    __slots__ = ("_known", "_tenants", "gpu_milli", "pools")
 
-    def __init__(self, tenants: Mapping[TenantName, Tenant], pools: Pools, gpus: int) -> None:
+    def __init__(self, tenants: Mapping[TenantName, Tenant], pools: Pools, gpu_milli: int) -> None:
         self._tenants = tenants
         self.pools = pools
-        self.gpus = gpus
+        self.gpu_milli = gpu_milli
         self._known: dict[Shape, tuple[QuotaLimit, ...]] = {}
 
     def before(self, shape: Shape, usage: UsageTotals) -> Reason | None:
@@ -71,8 +72,9 @@ class QuotaLimits:
         for tenant, at, limit, asked in limits:
             used = usage.by_tenant.get(tenant, NOTHING)[at]
             if used + asked > limit:
-                facts = {"limit": limit, "used": used, "asked": asked}
-                return Reason(ReasonCode.TENANT_LIMIT, {"tenant": tenant, "what": WHAT[at][limit != 1], **facts})
+                most, *rest = (amount_number(at, each) for each in (limit, used, asked))
+                facts = {"limit": most, "used": rest[0], "asked": rest[1]}
+                return Reason(ReasonCode.TENANT_LIMIT, {"tenant": tenant, "what": WHAT[at][most != 1], **facts})
         if self.pools.strict or usage.unlending:
             return self._shared(shape, usage)
         return None
@@ -87,25 +89,25 @@ class QuotaLimits:
         ]
 
     def _shared(self, shape: Shape, usage: UsageTotals) -> Reason | None:
-        gpus = shape.demand.total_gpus
-        if not gpus:
+        asked = shape.demand.total_milli
+        if not asked:
             return None
         if self.pools.strict:
-            limit, used = self.pool_limit(shape.job_class, usage), _gpus(usage, shape.job_class)
-            if used + gpus > limit:
-                facts = {"used": used, "limit": limit, "asked": gpus}
+            limit, used = self.pool_limit(shape.job_class, usage), _milli(usage, shape.job_class)
+            if used + asked > limit:
+                facts = {"used": gpus_number(used), "limit": gpus_number(limit), "asked": gpus_number(asked)}
                 return Reason(ReasonCode.POOL_LIMIT, {"pool": shape.job_class.value, **facts})
-        return self._unlent(shape.tenant, gpus, usage) if usage.unlending else None
+        return self._unlent(shape.tenant, asked, usage) if usage.unlending else None
 
     def pool_limit(self, job_class: JobClass, usage: UsageTotals) -> int:
-        """The most that a strict pool may hold now (L2)."""
+        """The most that a strict pool may hold now (L2), in thousandths of GPUs."""
         other = OTHER_CLASS[job_class]
-        return self.gpus - max(self.pools.guaranteed(self.gpus)[other], _gpus(usage, other))
+        return self.gpu_milli - max(self.pools.guaranteed_milli(self.gpu_milli)[other], _milli(usage, other))
 
-    def _unlent(self, name: TenantName, gpus: int, usage: UsageTotals) -> Reason | None:
+    def _unlent(self, name: TenantName, asked: int, usage: UsageTotals) -> Reason | None:
         """Return the limit set by a guarantee that its tenant doesn't lend (L3)."""
         path = {tenant.name: tenant for tenant in path_of(self._tenants, name)}
-        within = next((each.name for each in path.values() if within_guarantee(each, usage, gpus)), None)
+        within = next((each.name for each in path.values() if within_guarantee(each, usage, asked)), None)
         others = [
             tuple(each.name for each in path_of(self._tenants, one)) for one in usage.unlending if one not in path
         ]
@@ -115,30 +117,36 @@ class QuotaLimits:
         for each, *above in sorted(others, key=_depth, reverse=True):
             if within is not None and within not in above:
                 continue
-            own = self._tenants[each].quota.guaranteed - usage.by_tenant.get(each, NOTHING)[0]
+            own = self._tenants[each].quota.guaranteed * WHOLE_GPU - usage.by_tenant.get(each, NOTHING)[0]
             kept = max(own, beneath.get(each, 0))
             outer = next((one for one in above if one in usage.unlending and one not in path), None)
             if outer is None:
                 idle += kept
             else:
                 beneath[outer] = beneath.get(outer, 0) + kept
-        free = self.gpus - sum(_gpus(usage, job_class) for job_class in JobClass)
-        if free - gpus >= idle or free < gpus:  # then it isn't the guarantee that is in the way
+        free = self.gpu_milli - sum(_milli(usage, job_class) for job_class in JobClass)
+        if free - asked >= idle or free < asked:  # then it isn't the guarantee that is in the way
             return None
-        return Reason(ReasonCode.GUARANTEE_KEPT, {"free": free, "kept": idle, "asked": gpus})
+        facts = {"free": gpus_number(free), "kept": gpus_number(idle), "asked": gpus_number(asked)}
+        return Reason(ReasonCode.GUARANTEE_KEPT, {**facts})
 
 
 def _depth(path: Sequence[TenantName]) -> tuple[int, Sequence[TenantName]]:
     return len(path), path
 
 
-def _gpus(usage: UsageTotals, job_class: JobClass) -> int:
+def amount_number(at: int, amount: int) -> int | float:
+    """Return the field `at` of an Amount as people read it: GPUs, not their thousandths."""
+    return gpus_number(amount) if at == 0 else amount
+
+
+def _milli(usage: UsageTotals, job_class: JobClass) -> int:
     return usage.by_class.get(job_class, NOTHING)[0]
 
 
-def within_guarantee(tenant: Tenant, usage: UsageTotals, gpus: int) -> bool:
-    """Return whether the guarantee of this tenant itself covers so many GPUs more."""
-    return gpus > 0 and usage.by_tenant.get(tenant.name, NOTHING)[0] + gpus <= tenant.quota.guaranteed
+def within_guarantee(tenant: Tenant, usage: UsageTotals, milli: int) -> bool:
+    """Return whether the guarantee of this tenant itself covers so many thousandths of GPUs more."""
+    return 0 < milli <= tenant.quota.guaranteed * WHOLE_GPU - usage.by_tenant.get(tenant.name, NOTHING)[0]
 
 
 def own_limit_broken(tenant: Tenant, more: Amount) -> QuotaLimit | None:

@@ -12,6 +12,7 @@ from typing import Final, Literal, NamedTuple
 
 from stoker.brain.domain.array import count_of
 from stoker.brain.domain.demand import JobClass
+from stoker.brain.domain.gpu import WHOLE_GPU, gpus_number
 from stoker.brain.domain.ids import TenantName
 from stoker.brain.domain.job import Job
 from stoker.brain.domain.quota import PoolDemand
@@ -28,25 +29,25 @@ TENANTS_MAX: Final = 100
 """Tenants with numbers of their own: each is a series of every metric about tenants."""
 OTHERS: Final = "_others"
 """No tenant can have this name."""
-_FOR_GPUS: Final = (ReasonCode.INSUFFICIENT_GPUS, ReasonCode.INSUFFICIENT_NODES)
+_FOR_GPUS: Final = (ReasonCode.INSUFFICIENT_GPUS, ReasonCode.INSUFFICIENT_SHARE, ReasonCode.INSUFFICIENT_NODES)
 
 
 def pool_demands(state: ClusterState) -> dict[JobClass, PoolDemand]:
-    """Return what each class holds and what its jobs in the queue ask for.
+    """Return the thousandths of GPUs that each class holds and that its jobs in the queue ask for.
 
     Limits: costs about 3 us for each shape that waits, whatever the length of the queue.
     """
     usage_ledger = state.indexes.usage_ledger
-    limits = QuotaLimits(state.tenants, state.pools, state.indexes.gpus_in_service)
-    used = {each: usage_ledger.used_by_class(each).gpus for each in JobClass}
-    left = {each: most - used[each] for each, most in state.pools.guaranteed(limits.gpus).items()}
+    limits = QuotaLimits(state.tenants, state.pools, state.indexes.milli_in_service)
+    used = {each: usage_ledger.used_by_class(each).gpu_milli for each in JobClass}
+    left = {each: most - used[each] for each, most in state.pools.guaranteed_milli(limits.gpu_milli).items()}
     waiting, covered = dict.fromkeys(JobClass, 0), dict.fromkeys(JobClass, 0)
     for bucket in StateView(state).pending():
-        job_class, gpus = bucket.shape.job_class, bucket.shape.demand.total_gpus
-        jobs = _jobs(state, bucket) if gpus else 0
-        waiting[job_class] += gpus * jobs
+        job_class, milli = bucket.shape.job_class, bucket.shape.demand.total_milli
+        jobs = _jobs(state, bucket) if milli else 0
+        waiting[job_class] += milli * jobs
         if jobs and limits.before(bucket.shape, usage_ledger) is None:
-            covered[job_class] += gpus * max(0, min(jobs, left[job_class] // gpus))
+            covered[job_class] += milli * max(0, min(jobs, left[job_class] // milli))
     return {each: PoolDemand(used[each], waiting[each], covered[each]) for each in JobClass}
 
 
@@ -61,9 +62,9 @@ def _jobs(state: ClusterState, bucket: Bucket) -> int:
 
 
 class TenantUsage(NamedTuple):
-    """Use and quota of a tenant with all beneath it: GPUs, and numbers of jobs."""
+    """Use and quota of a tenant with all beneath it: thousandths of GPUs that it holds, GPUs, and numbers of jobs."""
 
-    gpus: int
+    gpu_milli: int
     guaranteed: int
     limit: int | None
     running: int
@@ -88,12 +89,12 @@ def tenant_usage(state: ClusterState, most: int = TENANTS_MAX) -> dict[str, Tena
 def _usage(state: ClusterState, name: TenantName) -> TenantUsage:
     usage_ledger, quota = state.indexes.usage_ledger, state.tenants[name].quota
     used = usage_ledger.used_by(name)
-    return TenantUsage(used.gpus, quota.guaranteed, quota.gpus_max, used.jobs, usage_ledger.pending_of(name))
+    return TenantUsage(used.gpu_milli, quota.guaranteed, quota.gpus_max, used.jobs, usage_ledger.pending_of(name))
 
 
 def _rank(state: ClusterState, name: TenantName) -> tuple[int, ...]:
     usage, depth = _usage(state, name), len(list(path_of(state.tenants, name)))
-    return -usage.gpus, -usage.running, -usage.pending, -usage.guaranteed, depth
+    return -usage.gpu_milli, -usage.running, -usage.pending, -usage.guaranteed, depth
 
 
 class Holder(NamedTuple):
@@ -101,7 +102,7 @@ class Holder(NamedTuple):
 
     kind: Literal["class", "tenant"]
     name: str
-    gpus: int
+    gpus: int | float
     """Beyond the guarantee."""
 
 
@@ -110,8 +111,8 @@ class LentGuarantee(NamedTuple):
 
     kind: Literal["class", "tenant"]
     name: str
-    used: int
-    guaranteed: int
+    used: int | float
+    guaranteed: int | float
     holders: Sequence[Holder]
 
 
@@ -120,31 +121,33 @@ def lent_guarantees(state: ClusterState, job: Job, reason: Reason | None) -> lis
 
     `reason` is why it waits. Limits: costs a look at every tenant.
     """
-    gpus = job.spec.demand.total_gpus
-    if reason is None or reason.code not in _FOR_GPUS or not gpus:
+    milli = job.spec.demand.total_milli
+    if reason is None or reason.code not in _FOR_GPUS or not milli:
         return []
-    covering = (_of_class(state, job.spec.job_class, gpus), _of_tenant(state, job.spec.tenant, gpus))
+    covering = (_of_class(state, job.spec.job_class, milli), _of_tenant(state, job.spec.tenant, milli))
     return [each for each in covering if each is not None and each.holders]
 
 
-def _of_class(state: ClusterState, own: JobClass, gpus: int) -> LentGuarantee | None:
+def _of_class(state: ClusterState, own: JobClass, milli: int) -> LentGuarantee | None:
     usage_ledger, other = state.indexes.usage_ledger, OTHER_CLASS[own]
-    guaranteed = state.pools.guaranteed(state.indexes.gpus_in_service)
-    used, beyond = usage_ledger.used_by_class(own).gpus, usage_ledger.used_by_class(other).gpus - guaranteed[other]
-    if used + gpus > guaranteed[own] or beyond <= 0:
+    guaranteed = state.pools.guaranteed_milli(state.indexes.milli_in_service)
+    used = usage_ledger.used_by_class(own).gpu_milli
+    beyond = usage_ledger.used_by_class(other).gpu_milli - guaranteed[other]
+    if used + milli > guaranteed[own] or beyond <= 0:
         return None
-    return LentGuarantee("class", own.value, used, guaranteed[own], [Holder("class", other.value, beyond)])
+    numbers = gpus_number(used), gpus_number(guaranteed[own])
+    return LentGuarantee("class", own.value, *numbers, [Holder("class", other.value, gpus_number(beyond))])
 
 
-def _of_tenant(state: ClusterState, name: TenantName, gpus: int) -> LentGuarantee | None:
+def _of_tenant(state: ClusterState, name: TenantName, milli: int) -> LentGuarantee | None:
     usage_ledger, path = state.indexes.usage_ledger, list(path_of(state.tenants, name))
-    at = next((at for at, tenant in enumerate(path) if within_guarantee(tenant, usage_ledger, gpus)), None)
+    at = next((at for at, tenant in enumerate(path) if within_guarantee(tenant, usage_ledger, milli)), None)
     if at is None:
         return None
     tenant, beyond = path[at], dict(_beyond(state, path[at:]))
     largest = sorted(beyond, key=lambda holder: (-beyond[holder], holder))[:HOLDERS_MAX]
-    holders = [Holder("tenant", each, beyond[each]) for each in largest]
-    used = usage_ledger.used_by(tenant.name).gpus
+    holders = [Holder("tenant", each, gpus_number(beyond[each])) for each in largest]
+    used = gpus_number(usage_ledger.used_by(tenant.name).gpu_milli)
     return LentGuarantee("tenant", tenant.name, used, tenant.quota.guaranteed, holders)
 
 
@@ -159,11 +162,13 @@ def _beyond(state: ClusterState, path: Sequence[Tenant]) -> Iterator[tuple[Tenan
     for above in (*(tenant.name for tenant in path[1:]), NO_TENANT):
         children = beneath.get(above, ())
         for child in children:
-            more = usage_ledger.used_by(child.name).gpus - child.quota.guaranteed
+            more = usage_ledger.used_by(child.name).gpu_milli - child.quota.guaranteed * WHOLE_GPU
             if more > 0 and child.name not in on_path:
                 yield child.name, more
         if above:
-            own = usage_ledger.used_by(above).gpus - sum(usage_ledger.used_by(child.name).gpus for child in children)
+            used = usage_ledger.used_by
+            own = used(above).gpu_milli - sum(used(child.name).gpu_milli for child in children)
             left = state.tenants[above].quota.guaranteed - sum(child.quota.guaranteed for child in children)
-            if own > max(0, left):
-                yield above, own - max(0, left)
+            left = max(0, left) * WHOLE_GPU
+            if own > left:
+                yield above, own - left

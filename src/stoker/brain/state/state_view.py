@@ -6,7 +6,7 @@ from operator import is_not
 from stoker.brain.domain.allocation import TaskPlacement
 from stoker.brain.domain.array import member_ids
 from stoker.brain.domain.demand import Shape
-from stoker.brain.domain.gpu import Gpu
+from stoker.brain.domain.gpu import WHOLE_GPU, Gpu
 from stoker.brain.domain.ids import GpuUuid, JobId, NodeName, PartitionName, TenantName
 from stoker.brain.domain.job import Job, tasks_on
 from stoker.brain.domain.lifecycle import LIVE
@@ -18,7 +18,7 @@ from stoker.brain.domain.units import NEVER, Instant, later
 from stoker.brain.domain.where import Where
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.decayed_usage import TenantUse
-from stoker.brain.state.view import Bucket, FutureRelease, GpuKinds, RunningJob, SelectedNodes
+from stoker.brain.state.view import Bucket, FutureRelease, GpuKinds, RunningJob, SelectedNodes, SharedRest
 
 
 class StateView:
@@ -45,7 +45,8 @@ class StateView:
         self.free: Mapping[NodeName, Free] = indexes.free
         if self.returning:
             self.free = {name: free for name, free in indexes.free.items() if name not in self.returning}
-        self.free_gpus = indexes.free_gpus
+        self.free_milli = indexes.free_milli
+        self.shared: Sequence[SharedRest] = indexes.shared
         self.by_free: Mapping[GpuKinds, Mapping[int, Sequence[NodeName]]] = indexes.by_free
 
     def pending(self) -> Iterable[Bucket]:
@@ -72,6 +73,8 @@ class StateView:
         if kept is None or len(kept[0]) != len(made_from) or any(map(is_not, kept[0], made_from)):
             known = {gpu.uuid: gpu for gpu in record.inventory.gpus}
             found = sorted([_release(job, record.name, known, self._state.policy) for job in jobs], key=_by_end)
+            if any(placement.gpu_share != WHOLE_GPU for placement in self.held_on(node)):
+                found = last_of_each_gpu(found)
             kept = self._state.releases[node] = made_from, found
         return [each if each.ends_by > now else each._replace(ends_by=now) for each in kept[1]]
 
@@ -115,6 +118,16 @@ def _release(job: Job, node: NodeName, gpus: Mapping[GpuUuid, Gpu], policy: Poli
     return FutureRelease(
         ends_by, job.id, held, sum([task.cpus for task in tasks]), sum([task.memory_mb for task in tasks])
     )
+
+
+def last_of_each_gpu(releases: Sequence[FutureRelease]) -> list[FutureRelease]:
+    """Return releases in the order of time, each GPU in the last one alone: a shared one is free once all have ended."""
+    seen: dict[GpuUuid, None] = {}
+    found = []
+    for each in reversed(releases):
+        found.append(each._replace(gpus=[gpu for gpu in each.gpus if gpu.uuid not in seen]))
+        seen.update(dict.fromkeys(gpu.uuid for gpu in each.gpus))
+    return found[::-1]
 
 
 def _by_end(release: FutureRelease) -> tuple[Instant, JobId]:

@@ -57,9 +57,9 @@ class UsageLedger:
         return self.by_class, self.by_tenant
 
     @property
-    def held_gpus(self) -> int:
-        """On all nodes."""
-        return sum([amount.gpus for amount in self.by_class.values()])
+    def held_milli(self) -> int:
+        """Thousandths of GPUs on all nodes."""
+        return sum([amount.gpu_milli for amount in self.by_class.values()])
 
     def tenant_changed(self, name: TenantName, tenant: Tenant | None) -> None:
         """Follow one tenant being made, replaced or deleted (None)."""

@@ -26,6 +26,16 @@ GpuKinds = tuple[tuple[str, int], ...]
 """The distinct (model, memory in MiB) of *all* GPUs of a node, sorted. Nodes of one kind are searched together."""
 
 
+class SharedRest(NamedTuple):
+    """Rest of a GPU that tasks share, in the order in which shares are placed: the fullest first."""
+
+    left: int
+    """Thousandths."""
+    node: NodeName
+    device: int
+    """Its index on the node."""
+
+
 class Bucket(NamedTuple):
     """Pending jobs of one shape and one base priority, and of one time to begin where they were told one."""
 
@@ -100,8 +110,10 @@ class View(Protocol):
     returned."""
     returning: Mapping[NodeName, Free]
     """What is free on each node in service that hasn't returned, and so takes no new work yet."""
-    free_gpus: int
-    """On all nodes of `free` and `returning`."""
+    free_milli: int
+    """Thousandths of GPUs that nobody holds, on all nodes of `free` and `returning`."""
+    shared: Sequence[SharedRest]
+    """What is left of GPUs that tasks share, on the nodes of `free`; sorted."""
     by_free: Mapping[GpuKinds, Mapping[int, Sequence[NodeName]]]
     """The nodes of `free`, by kind and number of free GPUs; names sorted. Empty lists don't appear."""
 

@@ -265,7 +265,7 @@ def _yes(said: bool) -> str:  # one word for one word
     return "yes" if said else "no"
 
 
-def _of_most(used: int, most: int | None, unit: str = "") -> str:
+def _of_most(used: int | float, most: int | None, unit: str = "") -> str:
     return f"{used}{unit} used, {'no limit' if most is None else f'at most {most}{unit}'}"
 
 

@@ -22,6 +22,7 @@ from stoker.brain.domain.usage import (
     Holding,
     UsageQuery,
     UsageSum,
+    gpu_ms_of,
     gpu_ms_within,
     held_by,
     merged,
@@ -136,7 +137,7 @@ async def _summed(store: History, clock: Clock, asked: UsageQuery, cut: _Cut) ->
         sums[key] = UsageSum(
             key=key,
             jobs=had.jobs + is_new,
-            gpu_ms=had.gpu_ms + ms * len(holding.gpus),
+            gpu_ms=had.gpu_ms + gpu_ms_of(holding, ms),
             cpu_ms=had.cpu_ms + ms * holding.cpus,
         )
     return sums

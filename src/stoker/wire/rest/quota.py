@@ -13,6 +13,7 @@ import msgspec
 
 from stoker.brain.domain.demand import JobClass
 from stoker.brain.domain.errors import refusal_error
+from stoker.brain.domain.gpu import WHOLE_GPU, gpus_number
 from stoker.brain.domain.quota import WHOLE, PoolDemand, Pools, PoolShare
 
 Share = Annotated[float, msgspec.Meta(extra_json_schema={"minimum": 0, "maximum": 1})]
@@ -35,27 +36,27 @@ class PoolView(msgspec.Struct, frozen=True, kw_only=True):
     """One class pool, in GPUs. `quota` and `guaranteed` are the same: its share of `total_gpus`."""
 
     quota: int
-    used: int
+    used: int | float
     """Held by its jobs now."""
-    available: int
+    available: int | float
     """What its guarantee has left."""
     guaranteed: int
-    borrowed: int
+    borrowed: int | float
     """Held beyond its guarantee."""
-    limit_now: int
+    limit_now: int | float
     """The most that its jobs could hold now: without what the other one holds, and what is kept for jobs of it that
     wait and are within its guarantee."""
-    free: int
+    free: int | float
     """GPUs that are idle and that its jobs may take."""
-    waiting_gpus: int
+    waiting_gpus: int | float
     """Asked for by its jobs in the queue: not those that are held, or wait for a time or for other jobs."""
 
 
 class QuotaView(msgspec.Struct, frozen=True, kw_only=True):
     """The GPUs in service, held or free, and how the two classes share them."""
 
-    total_gpus: int
-    free_gpus: int
+    total_gpus: int | float
+    free_gpus: int | float
     online: PoolView
     batch: PoolView
     online_percent: float
@@ -107,12 +108,12 @@ def share_of(field: str, share: float, text: str = "") -> int:
 
 
 def quota_view(pools: Pools, free: int, demands: Mapping[JobClass, PoolDemand]) -> QuotaView:
-    """Show the class pools, with `free` GPUs idle on nodes that take work."""
+    """Show the class pools, with `free` thousandths of GPUs idle on nodes that take work."""
     shares = pools.shares(free, demands)
     online, batch = (_pool(demands[each], shares[each]) for each in (JobClass.ONLINE, JobClass.BATCH))
     return QuotaView(
-        total_gpus=free + online.used + batch.used,
-        free_gpus=free,
+        total_gpus=gpus_number(free + sum(each.used for each in demands.values())),
+        free_gpus=gpus_number(free),
         online=online,
         batch=batch,
         online_percent=pools.online / WHOLE,
@@ -123,12 +124,12 @@ def quota_view(pools: Pools, free: int, demands: Mapping[JobClass, PoolDemand]) 
 
 def _pool(demand: PoolDemand, share: PoolShare) -> PoolView:
     return PoolView(
-        quota=share.guaranteed,
-        used=demand.used,
-        available=max(0, share.guaranteed - demand.used),
-        guaranteed=share.guaranteed,
-        borrowed=max(0, demand.used - share.guaranteed),
-        limit_now=demand.used + share.takes,
-        free=share.takes,
-        waiting_gpus=demand.waiting,
+        quota=share.guaranteed // WHOLE_GPU,
+        used=gpus_number(demand.used),
+        available=gpus_number(max(0, share.guaranteed - demand.used)),
+        guaranteed=share.guaranteed // WHOLE_GPU,
+        borrowed=gpus_number(max(0, demand.used - share.guaranteed)),
+        limit_now=gpus_number(demand.used + share.takes),
+        free=gpus_number(share.takes),
+        waiting_gpus=gpus_number(demand.waiting),
     )

@@ -13,6 +13,7 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from stoker.brain.domain.errors import refusal_error
+from stoker.brain.domain.gpu import WHOLE_GPU, gpus_number
 from stoker.brain.domain.ids import TenantName
 from stoker.brain.domain.notify import NOBODY, Notify, unique_targets
 from stoker.brain.domain.quota import Amount, Limits
@@ -98,7 +99,8 @@ class NewTenantBody(TenantBody, frozen=True, kw_only=True, forbid_unknown_fields
 class AmountView(msgspec.Struct, frozen=True, kw_only=True):
     """Amounts that running jobs hold. Jobs that wait hold nothing."""
 
-    gpus: int
+    gpus: int | float
+    """Four jobs that hold 0.25 of a GPU each hold one."""
     gpu_memory_mb: int
     cpu_cores: int
     memory_mb: int
@@ -150,7 +152,7 @@ class TenantView(msgspec.Struct, frozen=True, kw_only=True):
     used: AmountView
     pending_jobs: int
     limit_gpus: int | None
-    borrowed_gpus: int
+    borrowed_gpus: int | float
     warnings: tuple[str, ...] = ()
     """In the answer to a change: what was taken and can't be kept as things are, such as a guarantee of more GPUs than
     the cluster has."""
@@ -273,10 +275,10 @@ def tenant_view(tenants: Mapping[TenantName, Tenant], tenant: Tenant, used: Amou
         weight=own.weight,
         notify=events_text(tenant.notify),
         notify_to=targets_text(tenant.notify),
-        used=view_of(AmountView, used, cpu_cores=used.cpus),
+        used=view_of(AmountView, used, gpus=gpus_number(used.gpu_milli), cpu_cores=used.cpus),
         pending_jobs=pending,
         limit_gpus=min((most for each in above if (most := each.quota.gpus_max) is not None), default=None),
-        borrowed_gpus=max(0, used.gpus - own.guaranteed),
+        borrowed_gpus=gpus_number(max(0, used.gpu_milli - own.guaranteed * WHOLE_GPU)),
     )
 
 

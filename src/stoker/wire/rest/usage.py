@@ -107,7 +107,7 @@ class ShareLineView(msgspec.Struct, frozen=True, kw_only=True):
     """`gpus`, `gpu_memory`, `cpus` or `memory`; empty = it has used nothing."""
     fair_share: int | None
     """Points that its best placed job gains; null = none of its jobs is in the queue."""
-    running_gpus: int
+    running_gpus: int | float
     running_jobs: int
     pending_jobs: int
 

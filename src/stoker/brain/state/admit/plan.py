@@ -6,8 +6,11 @@ Rules: Q1  a preemption stands as a whole or not at all: its job still waits, ea
 
 from collections.abc import Mapping
 
+from stoker.brain.domain.allocation import TaskPlacement
 from stoker.brain.domain.array import contains, index_of
+from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.errors import Refusal, refuse
+from stoker.brain.domain.gpu import WHOLE_GPU, SharedGpu
 from stoker.brain.domain.ids import GpuUuid, JobId, NodeName
 from stoker.brain.domain.job import Job, lazy_member
 from stoker.brain.domain.lifecycle import JobState
@@ -38,14 +41,28 @@ def admit_place(state: ClusterState, place: Place) -> Refusal | None:
             return _stale(place, f"node {task.node} takes no new work")
         if not selects(wanted, state.nodes[task.node]):
             return _stale(place, f"node {task.node} is no longer one that job {place.job} may run on")
-        known = {gpu.uuid for gpu in free.gpus}
-        if not all(uuid in known for uuid in task.gpus) or len(task.gpus) != job.spec.demand.gpu_count:
+        if not _gpus_are_free(free, task, job.spec.demand, state.policy.gpu_sharers_max):
             return _stale(place, f"a GPU of node {task.node} is no longer free")
         if task.cpus > free.cpus or task.memory_mb > free.memory_mb:
             return _stale(place, f"node {task.node} has too few CPUs or too little memory left")
         left[task.node] = free.take(task)
     limit = state.wall(job.spec.shape)
     return None if limit is None else _stale(place, describe(limit))
+
+
+def _gpus_are_free(free: Free, task: TaskPlacement, demand: Demand, sharers_max: int) -> bool:
+    known = {gpu.uuid: gpu for gpu in free.gpus}
+    if len(task.gpus) != demand.gpu_count or task.gpu_share != demand.gpu_share:
+        return False
+    if not demand.shares:
+        return all(uuid in known for uuid in task.gpus)
+    uuid = task.gpus[0]
+    rest = next((each for each in free.shared if each.gpu.uuid == uuid), None)
+    if rest is None and uuid in known:
+        rest = SharedGpu(known[uuid], WHOLE_GPU, known[uuid].memory_mb, 0)
+    if rest is None or task.gpu_memory_mb != demand.memory_bound_mb(rest.gpu.memory_mb):
+        return False
+    return rest.fits(task.gpu_share, task.gpu_memory_mb, sharers_max)
 
 
 def admit_preempt(state: ClusterState, preempt: Preempt) -> Refusal | None:

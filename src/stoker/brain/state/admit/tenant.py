@@ -16,6 +16,7 @@ Rules: T1  a name is that of a label's value, and not empty; `default` always ex
 from collections.abc import Iterable
 
 from stoker.brain.domain.errors import Refusal, refuse
+from stoker.brain.domain.gpu import gpus_number
 from stoker.brain.domain.ids import DEFAULT_TENANT, TenantName
 from stoker.brain.domain.node import NODE_GLOB
 from stoker.brain.domain.notify import nobody_fault
@@ -248,13 +249,14 @@ def _below_use(state: ClusterState, pools: Pools) -> Refusal | None:
     if not pools.strict:
         return None
     usage_ledger = state.indexes.usage_ledger
-    for job_class, guaranteed in pools.guaranteed(state.indexes.gpus_in_service).items():
-        used = usage_ledger.used_by_class(job_class).gpus
+    for job_class, guaranteed in pools.guaranteed_milli(state.indexes.milli_in_service).items():
+        used = usage_ledger.used_by_class(job_class).gpu_milli
         if used > guaranteed:
-            message = f"{job_class} jobs hold {used} GPUs, and this share would be {guaranteed} of them"
+            uses, would_be = gpus_number(used), gpus_number(guaranteed)
+            message = f"{job_class} jobs hold {uses} GPUs, and this share would be {would_be} of them"
             hint = (
                 "wait for jobs to end, or force it (`--force`): what runs goes on, and nothing new of that class "
                 "starts until it is below its share"
             )
-            return refuse("share_below_use", message, hint, used=used, guaranteed=guaranteed)
+            return refuse("share_below_use", message, hint, used=uses, guaranteed=would_be)
     return None

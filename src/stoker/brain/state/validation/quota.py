@@ -28,7 +28,7 @@ from stoker.brain.domain.quota import needs
 from stoker.brain.domain.tenant import UNSTATED, Tenant
 from stoker.brain.domain.units import counted
 from stoker.brain.state.cluster import ClusterState
-from stoker.brain.state.quota_limits import WHAT, own_limit_broken
+from stoker.brain.state.quota_limits import WHAT, amount_number, own_limit_broken
 from stoker.brain.state.validation.fields import time_limit_fault
 from stoker.brain.state.validation.lookups import tenant_fault
 
@@ -138,12 +138,13 @@ def _demand_fault(path: Sequence[Tenant], demand: Demand) -> Refusal | None:
         fault = _unsaid(tenant, demand)
         over = None if fault else own_limit_broken(tenant, more)
         if over is not None:
+            asked, limit = (amount_number(over.at, each) for each in (over.asked, over.limit))
             message = (
-                f"it asks for {counted(over.asked, *WHAT[over.at])}, and tenant {tenant.name} may use at most "
-                f"{over.limit}: it could never start"
+                f"it asks for {counted(asked, *WHAT[over.at])}, and tenant {tenant.name} may use at most "
+                f"{limit}: it could never start"
             )
             hint = f"ask for less; `stoker tenant show {tenant.name}` tells the limits, and an admin may raise them"
-            return refuse("over_tenant_limit", message, hint, tenant=tenant.name, asked=over.asked, limit=over.limit)
+            return refuse("over_tenant_limit", message, hint, tenant=tenant.name, asked=asked, limit=limit)
         if fault:
             return fault
     return None

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
+from stoker.brain.domain.gpu import WHOLE_GPU, gpus_number
 from stoker.brain.domain.job import JobSpec, TextEncoding
 from stoker.brain.domain.label import check_job_labels
 from stoker.brain.domain.notify import nobody_fault
@@ -184,11 +185,29 @@ def _demand_fault(demand: Demand, policy: Policy) -> Refusal | None:
     ):
         if not low <= value <= high:
             return refuse_out_of_range(field, value, low, high)
+    if not 0 < demand.gpu_share <= WHOLE_GPU:
+        return bad_gpu_share(f"{gpus_number(demand.gpu_share)}")
+    if demand.shares and demand.gpu_count != 1:
+        share = gpus_number(demand.gpu_share)
+        return refuse(
+            "share_of_one_gpu",
+            f"a task may share one GPU, and {share} of each of {demand.gpu_count} is asked for",
+            f"leave the number of GPUs out (`--gpu-share {share}`), spread it over more tasks (`--tasks`), or ask for "
+            "whole GPUs",
+            field="gpu_share",
+        )
     if (demand.gpu_model or demand.gpu_memory_mb) and not demand.gpu_count:
         wish = "gpu_model" if demand.gpu_model else "gpu_memory_mb"
         hint = "say how many GPUs each task needs (`--gpus 1`), or leave the wish out"
         return refuse("gpu_wish_without_gpus", f"{wish} is given, but no GPU is asked for", hint, field=wish)
     return None
+
+
+def bad_gpu_share(asked: str) -> Refusal:
+    """Return the refusal of a share that is none, with what was asked for."""
+    message = f"{asked[:40]!r} is no share of a GPU: it must be above 0 and at most 1, with three decimals at most"
+    hint = "such as 0.25 for a quarter; several whole GPUs per task are asked for by their number (`--gpus 2`)"
+    return refuse("bad_gpu_share", message, hint, field="gpu_share")
 
 
 def _limits_fault(spec: JobSpec, policy: Policy) -> Refusal | None:
