@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from stoker.brain.domain.allocation import TaskPlacement
+from stoker.brain.domain.allocation import Claim, TaskPlacement
 from stoker.brain.domain.array import Members, index_of, indexes_of, member_id, parse_array, without
 from stoker.brain.domain.demand import Demand, JobClass, Shape
 from stoker.brain.domain.gpu import WHOLE_GPU, Gpu
@@ -24,11 +24,11 @@ from stoker.brain.domain.ids import (
     Principal,
     TenantName,
 )
-from stoker.brain.domain.job import Attempt, EndCause, Job, JobSpec, Task, TaskEnd, lazy_member
-from stoker.brain.domain.lifecycle import JobState
+from stoker.brain.domain.job import Attempt, EndCause, Job, JobSpec, StopRequest, Task, TaskEnd, lazy_member
+from stoker.brain.domain.lifecycle import JobState, Outcome
 from stoker.brain.domain.node import Free, Inventory, Node, NodePause
 from stoker.brain.domain.partition import Partition
-from stoker.brain.domain.plan import Place, Plan
+from stoker.brain.domain.plan import Place, Plan, Preempt
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.quota import Amount, Limits, Pools, Quota, held
 from stoker.brain.domain.secret import SealedValue, Secret, SecretName
@@ -117,6 +117,9 @@ def job(  # noqa: PLR0913  # a builder: each test names the one or two that it i
     tenant: str = "default",
     job_class: JobClass = JobClass.BATCH,
     limit_h: float = 24,
+    preemptible: bool = False,
+    requeue: bool = True,
+    preemptions: int = 0,
 ) -> Job:
     """A job that has waited for so many hours, after `tries` attempts that have ended; or an array of such."""
     needs = {"gpu_count": gpus, "gpu_memory_mb": gpu_memory_mb, "cpus": cpus, "memory_mb": memory_mb}
@@ -134,6 +137,8 @@ def job(  # noqa: PLR0913  # a builder: each test names the one or two that it i
         begin=begin,
         tenant=TenantName(tenant),
         job_class=job_class,
+        preemptible=preemptible,
+        requeue=requeue,
     )
     return Job(
         id=JobId(id_),
@@ -142,6 +147,7 @@ def job(  # noqa: PLR0913  # a builder: each test names the one or two that it i
         by=Principal("user:test"),
         submitted_at=Instant(NOW - int(waited_h * HOUR_MS)),
         attempts=_ended(tries),
+        preemptions=preemptions,
         members=Members(lazy=members.indexes, waiting=members.count) if members else None,
     )
 
@@ -184,7 +190,7 @@ def started_members(array: Job, *indexes: int) -> Job:
 class Cluster:
     """Nodes and jobs at one moment. Never changed: `after` and `without` give the next moment."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # a builder
         self,
         nodes: Iterable[Node],
         jobs: Iterable[Job],
@@ -192,6 +198,7 @@ class Cluster:
         tenants: Iterable[Tenant] = (),
         pools: Pools | None = None,
         used: Mapping[str, int] | None = None,
+        claims: Iterable[Claim] = (),
     ) -> None:
         """`used` is the decayed usage of each tenant's own jobs, in GPUs; nobody holds any of it now."""
         self.nodes: Mapping[NodeName, Node] = {node.name: node for node in nodes}
@@ -200,6 +207,9 @@ class Cluster:
         self.tenants: Mapping[TenantName, Tenant] = {each.name: each for each in (THE_DEFAULT, *tenants)}
         self.pools = pools or Pools()
         self.used = dict(used or {})
+        self.claims = {each.job: each for each in claims if _is_pending(self.jobs.get(each.job))}
+        live = [job for job in self.jobs.values() if job.live_attempt is not None]
+        self.preemptible = [job.id for job in live if job.spec.preemptible]
         self.position = Position(len(self.jobs))
         self.epoch = Epoch(1)
         self.free = self._free_where(lambda node: node.takes_work)
@@ -307,6 +317,11 @@ class Cluster:
                 )
         return last_of_each_gpu(sorted(found, key=lambda each: each[:2]))
 
+    def coming_free(self, node: NodeName) -> set[GpuUuid]:
+        ending = [job.live_attempt for job in self.jobs.values() if job.state is JobState.STOPPING]
+        tasks = [task.placement for attempt in ending if attempt for task in attempt.open_tasks]
+        return {uuid for placement in tasks if placement.node == node for uuid in placement.gpus}
+
     def held_on(self, node: NodeName) -> list[TaskPlacement]:
         tasks = [task.placement for attempt in self.live_attempts() for task in attempt.open_tasks]
         return [placement for placement in tasks if placement.node == node]
@@ -343,24 +358,33 @@ class Cluster:
         return decide(self, policy or Policy(), now, seed, budget)
 
     def after(self, plan: Plan) -> "Cluster":
-        """The cluster in which all that was planned runs."""
-        jobs = dict(self.jobs)
+        """The cluster in which all that was planned runs, and who has to give way is ending."""
+        jobs, claims = dict(self.jobs), dict(self.claims)
         for place in plan.actions:
+            if isinstance(place, Preempt):
+                claims[place.job] = Claim(job=place.job, tasks=place.tasks, at=NOW)
+                jobs.update((victim.job, _stopping(jobs[victim.job], place)) for victim in place.victims)
+                continue
             if place.array:
                 array = jobs[place.array]
                 index = index_of(array.id, array.as_array[0], place.job)
                 jobs[place.job] = member(array, index, tries=0)
                 jobs[place.array] = started_members(array, index)
             jobs[place.job] = _started(jobs[place.job], place)
-        return self._with(jobs.values())
+        return self._with(jobs.values(), claims=claims.values())
 
     def without(self, *ids: int) -> "Cluster":
-        """The cluster in which these jobs have gone, and what they held is free."""
-        return self._with([job for job in self.jobs.values() if job.id not in ids])
+        """The cluster in which these jobs have gone, and what they held is free; who gave way waits again."""
+        kept = [job for job in self.jobs.values() if job.id not in ids]
+        gone = [job for job in self.jobs.values() if job.id in ids]
+        return self._with([*kept, *[_waiting_again(job) for job in gone if job.state is JobState.STOPPING]])
 
-    def _with(self, jobs: Iterable[Job], used: Mapping[str, int] | None = None) -> "Cluster":
+    def _with(
+        self, jobs: Iterable[Job], used: Mapping[str, int] | None = None, claims: Iterable[Claim] | None = None
+    ) -> "Cluster":
         parts, tenants = self.partitions.values(), self.tenants.values()
-        return Cluster(self.nodes.values(), jobs, parts, tenants, self.pools, self.used if used is None else used)
+        kept = self.claims.values() if claims is None else claims
+        return Cluster(self.nodes.values(), jobs, parts, tenants, self.pools, self.used if used is None else used, kept)
 
     def having_used(self, tenant: str, gpus: int) -> "Cluster":
         """The cluster in which this tenant's own jobs have used so many GPUs on average by now."""
@@ -394,6 +418,10 @@ def _kinds(node: Node) -> GpuKinds:
     return tuple(sorted({(gpu.model, gpu.memory_mb) for gpu in node.inventory.gpus}))
 
 
+def _is_pending(job: Job | None) -> bool:
+    return job is not None and job.state is JobState.PENDING
+
+
 def _started(job: Job, place: Place) -> Job:
     attempt = Attempt(
         number=place.attempt,
@@ -404,6 +432,20 @@ def _started(job: Job, place: Place) -> Job:
         master_port=place.master_port,
     )
     return msgspec.structs.replace(job, state=JobState.STARTING, attempts=(*job.attempts, attempt))
+
+
+def _stopping(job: Job, preempt: Preempt) -> Job:
+    stop = StopRequest(cause=preempt.cause, at=NOW, by=Principal("control"), for_job=preempt.job)
+    attempt = msgspec.structs.replace(job.attempts[-1], stop=stop)
+    return msgspec.structs.replace(job, state=JobState.STOPPING, attempts=(*job.attempts[:-1], attempt))
+
+
+def _waiting_again(job: Job) -> Job:
+    end = TaskEnd(cause=EndCause.STOPPED, at=NOW)
+    tasks = tuple(msgspec.structs.replace(task, end=end) for task in job.attempts[-1].tasks)
+    ended = msgspec.structs.replace(job.attempts[-1], tasks=tasks, outcome=Outcome.PREEMPTED, ended_at=NOW)
+    counted = {"attempts": (*job.attempts[:-1], ended), "preemptions": job.preemptions + 1}
+    return msgspec.structs.replace(job, state=JobState.PENDING, **counted)
 
 
 def running_on(job: Job, *where: tuple[str, Sequence[int]]) -> Job:

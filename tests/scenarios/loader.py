@@ -17,7 +17,7 @@ lines are indented. Blocks act in the order in which they stand:
                 decayed usage: so many GPUs on average)
     pools:      shares of the classes: `online=0.7 batch=0.3 strict`; jobs take part with `class=online`, `tenant=ml`
     policy:     numbers that differ from the default: `budget=3 port_min=20000`
-    end:        jobs that end: `1 2 10_4`
+    end:        jobs that end, or are gone and wait again if they had to give way: `1 2 10_4`
     plan:       what the engine answers now; it is carried out before the next block
 
 `pytest tests/scenarios --rewrite` writes the answers into the files, for review.
@@ -37,7 +37,7 @@ from stoker.brain.domain.ids import JobId, PartitionName
 from stoker.brain.domain.job import Job
 from stoker.brain.domain.node import Node, NodePause, OrphanTask
 from stoker.brain.domain.partition import Partition
-from stoker.brain.domain.plan import Plan
+from stoker.brain.domain.plan import Plan, Preempt
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.quota import WHOLE, Pools
 from stoker.brain.domain.reason import describe
@@ -70,15 +70,19 @@ _NODE_WORDS: Final = frozenset(
 _WHERE_WORDS: Final = frozenset({"where", "exclude", "tolerate"})
 _JOB_NUMBERS: Final = frozenset(
     {"gpus", "tasks", "tasks_per_node", "gpu_memory_mb", "cpus", "memory_mb", "priority", "tries", "waited_h", "share"}
-    | {"limit_h"}
+    | {"limit_h", "preemptions"}
 )
-_JOB_WORDS: Final = _JOB_NUMBERS | _WHERE_WORDS | {"model", "on", "partition", "array", "tenant", "class", "failed_on"}
+_JOB_WORDS: Final = (
+    _JOB_NUMBERS
+    | _WHERE_WORDS
+    | {"model", "on", "partition", "array", "tenant", "class", "failed_on", "preemptible", "no_requeue"}
+)
 _TENANT_NUMBERS: Final = frozenset({"guaranteed", "gpus", "gpu_memory_mb", "cpus", "memory_mb", "jobs", "weight"})
 _TENANT_WORDS: Final = _TENANT_NUMBERS | {"parent", "no_lend", "no_borrow", "nodes", "used"}
 _POOL_WORDS: Final = frozenset({"online", "batch", "strict"})
 _POLICY_WORDS: Final = frozenset(
     {"budget", "port_min", "port_max", "aging_per_hour", "aging_max", "fair_share_points", "reservations_max"}
-    | {"gpu_sharers_max"}
+    | {"gpu_sharers_max", "preemptions_max"}
 )
 _WIDTH: Final = 110
 
@@ -222,6 +226,8 @@ def _read_jobs(text: str) -> list[Job]:
             array=said.get("array", ""),
             tenant=said.get("tenant", "default"),
             job_class=JobClass(said.get("class", "batch")),
+            preemptible="preemptible" in said,
+            requeue="no_requeue" not in said,
         )
         for id_ in range(int(first), int(last or first) + 1)
     ]
@@ -285,6 +291,10 @@ def _answer(here: Cluster, plan: Plan) -> list[str]:
     lines = []
     for place, ranks in zip(plan.actions, where(plan).values(), strict=True):
         told = " ".join(f"{name}[{','.join(str(index) for index in indexes)}]" for name, indexes in ranks)
+        if isinstance(place, Preempt):
+            going = ",".join(after.job(victim.job).label for victim in place.victims)
+            lines.append(f"  {going} {place.cause.value} for {after.job(place.job).label}, which gets {told}")
+            continue
         attempt = f" (attempt {place.attempt})" if place.attempt > 1 else ""
         meet = f" meet at {place.master_addr}:{place.master_port}" if place.master_port else ""
         lines.append(f"  {after.job(place.job).label}{attempt} -> {told}{meet}")

@@ -51,7 +51,7 @@ def gpus(usage: DecayedUsage, held: int, at: int, tenant: TenantName = ONE) -> F
 
 def of_story(story: Story, tenant: TenantName) -> float:
     held = story.state.indexes.usage_ledger.used_by(tenant)
-    return float(gpus(story.state.decayed_usage, held.gpus, story.now - story.state.clock_moved_ms, tenant))
+    return float(gpus(story.state.decayed_usage, held.gpu_milli, story.now - story.state.clock_moved_ms, tenant))
 
 
 # -- the arithmetic ------------------------------------------------------------------------------------------------

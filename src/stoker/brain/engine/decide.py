@@ -28,7 +28,7 @@ from typing import Final, NamedTuple
 
 from stoker.brain.domain.demand import Shape
 from stoker.brain.domain.ids import JobId
-from stoker.brain.domain.plan import Place, Plan, UndecidableShape
+from stoker.brain.domain.plan import Action, Plan, UndecidableShape
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.reason import Reason
 from stoker.brain.domain.units import Instant
@@ -53,13 +53,18 @@ def decide(view: View, policy: Policy, now: Instant, seed: int, budget: int) -> 
 
 
 def _decided(pass_: SchedulingPass, budget: int) -> Plan:
+    actions: dict[JobId, Action] = {place.job: place for place in pass_.start_claimed()}
     pass_.sift()
-    actions: dict[JobId, Place] = {}
     unseen: dict[Shape, Reason] = {}
-    for _ in _rounds(pass_):
+    for stage in _rounds(pass_):
         for candidate in pass_.in_order():
             pass_.shape = candidate.shape
             if candidate.job in actions or not pass_.below_array_limit(candidate):
+                continue
+            if stage is PREEMPT:
+                preempt = pass_.preempt(candidate)
+                if preempt is not None:
+                    actions[candidate.job] = preempt
                 continue
             if candidate.shape in pass_.blocked:
                 pass_.reserve(candidate)
@@ -84,10 +89,12 @@ class PassStage(NamedTuple):
     """Prepares one more round. False = the stage is over."""
 
 
+PREEMPT: Final = PassStage("reclaim, else preempt", SchedulingPass.begin_preempting)
 STAGES: Final = (
     PassStage("place within guarantees", SchedulingPass.begin_placing),
     PassStage("borrow", SchedulingPass.begin_borrowing),
     PassStage("backfill", SchedulingPass.begin_backfill),
+    PREEMPT,
 )
 """The stages of each look, least disruptive first."""
 

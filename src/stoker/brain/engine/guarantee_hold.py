@@ -43,6 +43,8 @@ class GuaranteeHold:
         self._draft = draft
         self._targets: dict[tuple[CandidateNodes, Demand], list[_HoldTarget]] = {}
         self.withdrawn: list[TaskPlacement] = []
+        self._of: dict[Shape, list[TaskPlacement]] = {}
+        """The same by the shape that it is held for."""
         self.jobs: dict[Shape, int] = {}
         """For how many jobs of each shape something is held."""
 
@@ -72,6 +74,7 @@ class GuaranteeHold:
         chosen = _chosen(targets, demand.tasks)
         if chosen is None:
             return False
+        already = len(self.withdrawn)
         missing = demand.total_gpus - sum(self._withdraw(target, demand) for target in chosen)
         for target in targets:
             if missing <= 0:
@@ -79,7 +82,13 @@ class GuaranteeHold:
             # Less than a whole task's GPUs, too: they are to grow into one.
             missing -= self._withdraw(target, demand, missing)
         self.jobs[shape] = self.jobs.get(shape, 0) + 1
+        self._of.setdefault(shape, []).extend(self.withdrawn[already:])
         return True
+
+    def lend(self, shape: Shape) -> None:
+        """Free what is held for jobs of a shape, until the draft is rolled back."""
+        for placement in reversed(self._of.get(shape, ())):
+            self._draft.put_back(placement)
 
     def give_back(self) -> None:
         """Free what was held, once no job is placed any more: the reasons count it as free."""

@@ -89,19 +89,31 @@ class QuotaOrder:
         self._contended = len({bucket.shape.job_class for bucket in buckets}) > 1
         self._busy = bool(self._contended or self._promised or view.pools.strict or usage.limited)
         self._needs: dict[Shape, tuple[tuple[int, int], ...]] = {}
-        if self._busy:
-            self._limits = QuotaLimits(view.tenants, view.pools, usage.held_milli + view.free_milli)
-            self._guaranteed = view.pools.guaranteed_milli(self._limits.gpu_milli)
-            self.used = UsageDraft(view)
+        self._limits = QuotaLimits(view.tenants, view.pools, usage.held_milli + view.free_milli)
+        self._guaranteed = view.pools.guaranteed_milli(self._limits.gpu_milli)
+        self.used = UsageDraft(view)
 
     def limit_reached(self, shape: Shape) -> Reason | None:
         """Return the limit that one more job of this shape would break (W1)."""
         return self._limits.before(shape, self.used) if self._busy else None
 
+    def guaranteed_to(self, job_class: JobClass) -> int:
+        """Return the thousandths of GPUs that a class pool is guaranteed."""
+        return self._guaranteed[job_class]
+
+    def is_within_guarantee(self, shape: Shape) -> bool:
+        """Return whether one more job of this shape is within the guarantee of a tenant above it or of its class."""
+        account, milli = self.used.account(shape), shape.demand.total_milli
+        owing = any(milli <= guaranteed - row[0] for _, guaranteed, row in account.owing)
+        return milli > 0 and (owing or milli <= self._guaranteed[shape.job_class] - account.pool[0])
+
+    def projected_use(self) -> UsageDraft:
+        """Return a copy of the use by class and tenant, with what this pass has placed."""
+        return self.used.copy()
+
     def take(self, shape: Shape) -> None:
         """Note that one job of this shape was placed."""
-        if self._busy:
-            self.charge(shape, self.used)
+        self.charge(shape, self.used)
 
     def charge(self, shape: Shape, used: UsageDraft) -> None:
         """Add what one job of this shape needs to `used`."""

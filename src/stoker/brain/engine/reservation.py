@@ -7,6 +7,7 @@ Rules: R1  a job for which there is no room gets the earliest time at which it w
        R3  a job that will have ended by then may use it (backfill), and one that takes nothing of it may start anyhow
        R4  a later reservation counts what an earlier one takes as gone for good: how long that job will run is its own
        R5  a job that doesn't fit even once all have ended gets none: it waits for nodes, not for ends
+       R6  what comes free for a job because others give way to it (its claim) is kept as a whole, and before all else
 So the first in the queue starts no later than its reservation says, whatever is submitted behind it: what starts
 meanwhile is over by then or leaves it alone, and an end that comes earlier only brings it forward.
 Alternatives: reservations for all that wait (conservative backfill) cost a walk over the nodes for each of them.
@@ -60,6 +61,8 @@ class ReservationBook:
         """In the order of the queue."""
         self._withdrawn: list[list[TaskPlacement]] = []
         """What is free and kept for each."""
+        self._claims = 0
+        """Of `made`, what is kept for those for whom others give way."""
         self.kept_anything = False
         """Whether anything that was free was kept for any of them."""
         self.gpus_kept = 0
@@ -71,7 +74,7 @@ class ReservationBook:
 
     @property
     def is_full(self) -> bool:
-        return len(self.made) >= self._max
+        return len(self.made) - self._claims >= self._max
 
     def started(self, job: JobId, tasks: Sequence[TaskPlacement], ends_by: Instant) -> None:
         """Note that a job was placed."""
@@ -158,9 +161,47 @@ class ReservationBook:
         self.gpus_kept += keep.gpus
         return [placement]
 
+    def claim(self, job: JobId, tasks: Sequence[TaskPlacement]) -> None:
+        """Keep what is free of the places of a job for which others give way. Nobody passes it there (R6)."""
+        assert len(self.made) == self._claims, "claims come first"
+        kept: list[TaskPlacement] = []
+        for task in tasks:
+            free = self._draft.free[task.node]
+            here = {gpu.uuid for gpu in free.gpus}
+            left = TaskPlacement(
+                rank=task.rank,
+                node=task.node,
+                gpus=tuple(uuid for uuid in task.gpus if uuid in here),
+                cpus=min(free.cpus, task.cpus),
+                memory_mb=min(free.memory_mb, task.memory_mb),
+            )
+            self._draft.take(left)
+            kept.append(left)
+            self.gpus_kept += len(left.gpus)
+        self.kept_anything = True
+        self._claims += 1
+        nodes = sorted({task.node for task in tasks})
+        wanted = {uuid for task in tasks for uuid in task.gpus}
+        ends = [
+            release.ends_by
+            for node in nodes
+            for release in self._view.releases(node, self._now)
+            if any(gpu.uuid in wanted for gpu in release.gpus)
+        ]
+        self.made.append(Reservation(job=job, at=max(ends, default=self._now), nodes=tuple(nodes)))
+        self._withdrawn.append(kept)
+
+    def lend(self, job: JobId) -> None:
+        """Free what is kept for a job, until the draft is rolled back."""
+        for each, kept in zip(self.made, self._withdrawn, strict=True):
+            if each.job == job:
+                for placement in reversed(kept):
+                    self._draft.put_back(placement)
+
     def backfill_times(self) -> list[Instant]:
         """Return the times by which a job must have ended to use what is kept, the latest first."""
-        return sorted({each.at for each, kept in zip(self.made, self._withdrawn, strict=True) if kept}, reverse=True)
+        made = zip(self.made[self._claims :], self._withdrawn[self._claims :], strict=True)
+        return sorted({each.at for each, kept in made if kept}, reverse=True)
 
     def release(self, job: JobId) -> Sequence[NodeName]:
         """Free what is kept for a job, since it is held otherwise, and return the nodes of its reservation."""
@@ -171,9 +212,9 @@ class ReservationBook:
         return self.made[at].nodes
 
     def give_back(self, until: Instant = NEVER) -> None:
-        """Free what is kept for reservations at that time or later."""
-        for each, kept in zip(self.made, self._withdrawn, strict=True):
-            if each.at >= until:
+        """Free what is kept for reservations at that time or later. NEVER = all that is kept."""
+        for number, (each, kept) in enumerate(zip(self.made, self._withdrawn, strict=True)):
+            if until == NEVER or (each.at >= until and number >= self._claims):
                 for placement in reversed(kept):
                     self._draft.put_back(placement)
                 kept.clear()

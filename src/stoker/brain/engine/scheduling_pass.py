@@ -7,11 +7,14 @@ from collections.abc import Container, Iterator, Sequence
 from itertools import islice
 from typing import Final
 
+from msgspec.structs import replace
+
+from stoker.brain.domain.allocation import Claim
 from stoker.brain.domain.demand import Demand, Shape
 from stoker.brain.domain.ids import JobId, NodeName, PartitionName, TenantName
 from stoker.brain.domain.job import Job
 from stoker.brain.domain.partition import selection
-from stoker.brain.domain.plan import Place
+from stoker.brain.domain.plan import Place, Preempt
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.reason import Reason, ReasonCode
 from stoker.brain.domain.tenant import nodes_allowed
@@ -24,6 +27,7 @@ from stoker.brain.engine.draft import Draft
 from stoker.brain.engine.fit import NodeFit, Search
 from stoker.brain.engine.gang import choose_port, fit_gang, needs_rendezvous, number_ranks
 from stoker.brain.engine.guarantee_hold import HELD_MAX, GuaranteeHold
+from stoker.brain.engine.preemption import WAITING_MAX, VictimSearch
 from stoker.brain.engine.queue_order import Candidate, QueueOrder, in_order
 from stoker.brain.engine.quota_order import FIRST, QuotaOrder
 from stoker.brain.engine.reservation import ReservationBook
@@ -96,6 +100,16 @@ class SchedulingPass:
         self._borrowers: dict[Shape, None] = {}
         """Those that came up in one."""
         self._placed: dict[Shape, int] = {}
+        self._claiming: dict[JobId, Shape] = {}
+        """Jobs to which others are giving way."""
+        self._victim_search: VictimSearch | None = None
+        """There is one once jobs may be told to give way."""
+        self._preemptors: dict[Shape, None] = {}
+        """Blocked shapes for whose jobs others may have to."""
+        self._preemptor_tries = WAITING_MAX
+        self._lent: dict[Shape, None] = {}
+        self._before_preempting: int | None = None
+        """Mark of the draft."""
         self._guarantee_hold = GuaranteeHold(self._draft)
         self._candidates: dict[SelectedNodes, CandidateNodes] = {}
         self._gpu_choices: dict[_GpuDemand, _GpuChoices] = {}
@@ -193,6 +207,125 @@ class SchedulingPass:
         self._later = {}
         return True
 
+    def start_claimed(self) -> Iterator[Place]:
+        """Yield the starts of jobs to which others gave way; of those that must wait still, keep what came free."""
+        offered = {bucket.shape for bucket in self._buckets} if self._view.claims else ()
+        for claim in self._view.claims.values():
+            job = self._view.job(claim.job)
+            self.shape = shape = job.spec.shape
+            if (
+                shape not in offered
+                or not self._is_coming(claim)
+                or self._quota_order.limit_reached(shape) is not None
+                or (job.array_of and self._array_slots_of(job.array_of) == 0)
+            ):
+                continue
+            place = self._start_on(job, claim)
+            if place is None:
+                self._claiming[claim.job] = shape
+                self.reservations.claim(claim.job, claim.tasks)
+            else:
+                self._note_placed(Candidate(job.id, shape, job.array_of, False), place)
+                yield place
+        self.shape = None
+
+    def _is_coming(self, claim: Claim) -> bool:
+        """Whether all GPUs of a claim are free, or held by jobs that are ending."""
+        for task in claim.tasks:
+            free = self._draft.free.get(task.node)
+            if free is None:
+                return False
+            here = {gpu.uuid for gpu in free.gpus}
+            if not here.issuperset(task.gpus) and not (here | self._view.coming_free(task.node)).issuperset(task.gpus):
+                return False
+        return True
+
+    def _start_on(self, job: Job, claim: Claim) -> Place | None:
+        """Take the places of a claim, if all are free."""
+        mark = self._draft.checkpoint()
+        for task in claim.tasks:
+            free = self._draft.free[task.node]
+            here = {gpu.uuid for gpu in free.gpus}
+            if not here.issuperset(task.gpus) or free.cpus < task.cpus or free.memory_mb < task.memory_mb:
+                self._draft.rollback(mark)
+                return None
+            self._draft.take(task)
+        place = self._meeting(Place(job=job.id, attempt=job.newest_attempt + 1, tasks=claim.tasks), job.spec.demand)
+        if place is None:
+            self._draft.rollback(mark)
+        return place
+
+    def _meeting(self, place: Place, demand: Demand) -> Place | None:
+        """The placement with a port at which its ranks meet, if they need one; None = there is none."""
+        if not needs_rendezvous(demand):
+            return place
+        address = self._view.nodes[place.tasks[0].node].inventory.address
+        port = choose_port(self._draft, address, place.job, place.attempt, self._policy)
+        if port is None:
+            return None
+        self._draft.take_port(address, port)
+        return replace(place, master_addr=address, master_port=port)
+
+    def begin_preempting(self) -> bool:
+        """Begin the one round in which running jobs are told to give way to waiting ones."""
+        self.shape = None
+        if self._victim_search is not None or not self._policy.preemptions_max:
+            return False
+        for shape, found in self.blocked.items():
+            if not isinstance(found, _GpuChoices) or not shape.demand.gpu_count or shape.demand.shares:
+                continue
+            if self._view.preemptible or self._quota_order.is_within_guarantee(shape):
+                self._preemptors[shape] = None
+        if not self._preemptors:
+            return False
+        self._before_preempting = self._draft.checkpoint()
+        search = self._victim_search = VictimSearch(self._draft, self._view, self._policy, self._now, self._quota_order)
+        for shape in self._claiming.values():
+            search.promise(shape)
+        return True
+
+    def preempt(self, candidate: Candidate) -> Preempt | None:
+        """Return who is to give way to a job, if that helps; the draft is as if they had."""
+        shape, search = candidate.shape, self._victim_search
+        if search is None or candidate.job in self._claiming or shape not in self._preemptors:
+            return None
+        choices = self.blocked[shape]
+        assert isinstance(choices, _GpuChoices), f"only what waits for resources makes others give way: {shape}"
+        if self._quota_order.limit_reached(shape) is not None:
+            del self._preemptors[shape]
+            return None
+        self._preemptor_tries -= 1
+        self._lend(candidate)
+        searches = [search_of(cache, shape.demand, self._portless) for cache in choices.caches]
+        fits = _first_fits(searches)
+        if fits is not None:  # what others give up is enough for it too
+            for task in number_ranks(self._draft, fits, shape.demand):
+                self._draft.take(task)
+            return None
+        found = search.victims(self._record(candidate), lambda: _first_fits(searches) is not None)
+        fits = _first_fits(searches) if found else None
+        if found is None or fits is None:
+            del self._preemptors[shape]
+        if self._preemptor_tries <= 0:
+            self._preemptors.clear()
+        if found is None or fits is None:
+            return None
+        cause, victims = found
+        tasks = number_ranks(self._draft, fits, shape.demand)
+        for task in tasks:
+            self._draft.take(task)
+        search.promise(shape)
+        self._claiming[candidate.job] = shape
+        array = candidate.array if candidate.lazy else JobId(0)
+        return Preempt(job=candidate.job, array=array, tasks=tuple(tasks), victims=victims, cause=cause)
+
+    def _lend(self, candidate: Candidate) -> None:
+        """Give a job what is kept for it."""
+        self.reservations.lend(candidate.job)
+        if candidate.shape not in self._lent:
+            self._lent[candidate.shape] = None
+            self._guarantee_hold.lend(candidate.shape)
+
     def begin_backfill(self) -> bool:
         """Begin the round of jobs that are over before the next reservation, the latest first. False = none is left."""
         self.shape = None
@@ -233,7 +366,11 @@ class SchedulingPass:
     def reserve(self, candidate: Candidate) -> None:
         """Keep for a blocked job what it waits for, while there are reservations left."""
         shape = candidate.shape
-        if shape not in self._reservable or self._quota_order.standing(shape) > self._standing:
+        if (
+            candidate.job in self._claiming
+            or shape not in self._reservable
+            or self._quota_order.standing(shape) > self._standing
+        ):
             return
         del self._reservable[shape]
         choices, waiting = self.blocked.get(shape), self._record(candidate)
@@ -248,7 +385,9 @@ class SchedulingPass:
             self._reservable.clear()
 
     def in_order(self) -> Iterator[Candidate]:
-        hidden = _Hidden(self.blocked, self._reservable) if self._reservable else self.blocked
+        hidden: Container[Shape] = _Hidden(self.blocked, self._reservable) if self._reservable else self.blocked
+        if self._victim_search is not None:
+            hidden = _AllBut(self._preemptors)
         if self._queue_order is None:
             self._queue_order = QueueOrder(self._view, self._policy, self._now, self._nodes_allowed)
         return in_order(self._queue_order, self._buckets, hidden)
@@ -332,13 +471,17 @@ class SchedulingPass:
                 self._reservable[shape] = None
                 self.reserve(candidate)
             return None
+        self._note_placed(candidate, placed)
+        return placed
+
+    def _note_placed(self, candidate: Candidate, placed: Place) -> None:
+        shape = candidate.shape
         self.reservations.started(placed.job, placed.tasks, self._ends_by(candidate))
         self._quota_order.take(shape)
         self._placed[shape] = self._placed.get(shape, 0) + 1
         if candidate.array:
             slots = self._array_slots_of(candidate.array)
             self._array_slots[candidate.array] = slots if slots is None else slots - 1
-        return placed
 
     def _place(self, candidate: Candidate, choices: _GpuChoices) -> Place | None:
         job, demand = candidate.job, candidate.shape.demand
@@ -351,22 +494,11 @@ class SchedulingPass:
             tasks = number_ranks(self._draft, fits, demand)
             for task in tasks:
                 self._draft.take(task)
-            if not needs_rendezvous(demand):
-                return Place(job=job, attempt=attempt, array=array, tasks=tuple(tasks))
-            address = self._view.nodes[tasks[0].node].inventory.address
-            port = choose_port(self._draft, address, job, attempt, self._policy)
-            if port is not None:
-                self._draft.take_port(address, port)
-                return Place(
-                    job=job,
-                    attempt=attempt,
-                    array=array,
-                    tasks=tuple(tasks),
-                    master_addr=address,
-                    master_port=port,
-                )
+            place = self._meeting(Place(job=job, attempt=attempt, array=array, tasks=tuple(tasks)), demand)
+            if place is not None:
+                return place
             self._draft.rollback(mark)
-            self._bar(address)
+            self._bar(self._view.nodes[tasks[0].node].inventory.address)
         return None
 
     def _searches_for(self, shape: Shape, choices: _GpuChoices) -> tuple[Search, ...]:
@@ -386,6 +518,8 @@ class SchedulingPass:
     def reasons(self) -> dict[Shape, Reason]:
         """Return why each blocked shape waits, now that the pass is over."""
         self.shape = None
+        if self._before_preempting is not None:
+            self._draft.rollback(self._before_preempting)
         self._guarantee_hold.give_back()
         self.reservations.give_back()
         reasons: dict[Shape, Reason] = {}
@@ -425,6 +559,16 @@ class SchedulingPass:
     def _reserved(self) -> Reason:
         assert self.reservations.kept_anything, f"blocked, and nothing is short: {self.shape}"
         return explain.reserved(self.reservations.gpus_kept, self.reservations.made)
+
+
+class _AllBut:
+    """Shapes that don't come up: all but these."""
+
+    def __init__(self, shown: Container[Shape]) -> None:
+        self._shown = shown
+
+    def __contains__(self, shape: object) -> bool:
+        return shape not in self._shown
 
 
 class _Hidden:

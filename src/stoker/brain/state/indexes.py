@@ -123,6 +123,8 @@ class Indexes:
         """Final jobs by the time of their end, oldest first."""
         self.on_node: dict[NodeName, dict[JobId, None]] = {}
         self.held: dict[NodeName, dict[TaskId, TaskPlacement]] = {}
+        self.preemptible: dict[JobId, None] = {}
+        """Live jobs that may be preempted."""
         self.ports: dict[str, dict[int, JobId]] = {}
         self.gpu_owner: dict[GpuUuid, NodeName] = {}
         self.free: dict[NodeName, Free] = {}
@@ -194,6 +196,10 @@ class Indexes:
                 self._follow_array(changed.array_of)
         self._follow_agendas(old, new)
         before, after = _live(old), _live(new)
+        if new is not None and after is not None and new.spec.preemptible:
+            self.preemptible[changed.id] = None
+        else:
+            self.preemptible.pop(changed.id, None)
         if before is not after:
             self._follow_attempt(old, before, new, after)
 

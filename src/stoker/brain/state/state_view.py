@@ -3,16 +3,17 @@
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from operator import is_not
 
-from stoker.brain.domain.allocation import TaskPlacement
+from stoker.brain.domain.allocation import Claim, TaskPlacement
 from stoker.brain.domain.array import member_ids
 from stoker.brain.domain.demand import Shape
 from stoker.brain.domain.gpu import WHOLE_GPU, Gpu
 from stoker.brain.domain.ids import GpuUuid, JobId, NodeName, PartitionName, TenantName
 from stoker.brain.domain.job import Job, tasks_on
-from stoker.brain.domain.lifecycle import LIVE
+from stoker.brain.domain.lifecycle import LIVE, JobState
 from stoker.brain.domain.node import Free, Node
 from stoker.brain.domain.partition import Partition
 from stoker.brain.domain.policy import Policy
+from stoker.brain.domain.preemption import gone_by
 from stoker.brain.domain.tenant import Tenant
 from stoker.brain.domain.units import NEVER, Instant, later
 from stoker.brain.domain.where import Where
@@ -41,6 +42,8 @@ class StateView:
             state.decayed_usage, held.by_tenant, indexes.capacity, state.tenants, state.clock_moved_ms
         )
         self.nodes: Mapping[NodeName, Node] = state.nodes
+        self.claims: Mapping[JobId, Claim] = state.claims
+        self.preemptible: Collection[JobId] = indexes.preemptible
         self.returning: Mapping[NodeName, Free] = {name: indexes.free[name] for name in indexes.returning}
         self.free: Mapping[NodeName, Free] = indexes.free
         if self.returning:
@@ -77,6 +80,11 @@ class StateView:
                 found = last_of_each_gpu(found)
             kept = self._state.releases[node] = made_from, found
         return [each if each.ends_by > now else each._replace(ends_by=now) for each in kept[1]]
+
+    def coming_free(self, node: NodeName) -> Set[GpuUuid]:
+        held = self._indexes.held.get(node, {})
+        ending = [placement for (job, _, _), placement in held.items() if self._jobs[job].state is JobState.STOPPING]
+        return {uuid for placement in ending for uuid in placement.gpus}
 
     def held_on(self, node: NodeName) -> Collection[TaskPlacement]:
         return self._indexes.held.get(node, {}).values()
@@ -121,7 +129,7 @@ def _release(job: Job, node: NodeName, gpus: Mapping[GpuUuid, Gpu], policy: Poli
 
 
 def last_of_each_gpu(releases: Sequence[FutureRelease]) -> list[FutureRelease]:
-    """Return releases in the order of time, each GPU in the last one alone: a shared one is free once all have ended."""
+    """Return releases in the order of time, each GPU in the last alone: a shared one is free once all have ended."""
     seen: dict[GpuUuid, None] = {}
     found = []
     for each in reversed(releases):
@@ -142,6 +150,6 @@ def latest_end(job: Job, policy: Policy, now: Instant) -> Instant:
     attempt = job.live_attempt
     assert attempt is not None, f"only live jobs hold anything: {job.story()}"
     if attempt.stop is not None:
-        return later(max(now, attempt.stop.at), policy.stop_grace_ms)
+        return max(now, gone_by(job, policy))
     began = later(attempt.began_at, -attempt.clock_moved_ms) if attempt.began_at != NEVER else now
     return later(max(now, later(began, job.spec.time_limit_ms)), policy.stop_grace_ms)

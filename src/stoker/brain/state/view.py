@@ -8,10 +8,10 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from stoker.brain.domain.allocation import TaskPlacement
+from stoker.brain.domain.allocation import Claim, TaskPlacement
 from stoker.brain.domain.demand import Shape
 from stoker.brain.domain.gpu import Gpu
-from stoker.brain.domain.ids import JobId, NodeName, PartitionName, TenantName
+from stoker.brain.domain.ids import GpuUuid, JobId, NodeName, PartitionName, TenantName
 from stoker.brain.domain.job import Job
 from stoker.brain.domain.node import Free, Inventory, Node
 from stoker.brain.domain.partition import Partition
@@ -121,12 +121,21 @@ class View(Protocol):
         """Return jobs that may be placed, in no particular order of buckets; those in a pause or held aren't in it."""
         ...
 
+    claims: Mapping[JobId, Claim]
+    """What is kept for jobs for which others were told to give way, oldest first."""
+    preemptible: Collection[JobId]
+    """Jobs that hold resources and may be preempted."""
+
     def running(self, now: Instant) -> Iterator[RunningJob]:
         """Yield the jobs that hold resources, in the order of ids. Costs about 2 us per job."""
         ...
 
     def releases(self, node: NodeName, now: Instant) -> Sequence[FutureRelease]:
         """Return what the ends of jobs will free on a node, the earliest first. Cheap while nothing changes there."""
+        ...
+
+    def coming_free(self, node: NodeName) -> Set[GpuUuid]:
+        """Return the GPUs of a node that jobs hold which are ending."""
         ...
 
     def held_on(self, node: NodeName) -> Collection[TaskPlacement]:

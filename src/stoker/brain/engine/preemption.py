@@ -1,0 +1,297 @@
+"""Choice of the running jobs that give way to a waiting one: reclaim of what was borrowed, and preemption by priority.
+
+Rules: P1  a job that fits within the guarantee of its tenant, of a tenant above, or of its class takes back what others
+           hold beyond theirs, lowest priority first (reclaim); else it takes from preemptible jobs of strictly lower
+           base priority (preemption). Who is spared is said by `domain.preemption`
+       P2  nobody loses what it is guaranteed: each tenant of a victim, but for those that are above the waiting job
+           too, and its class, if it is the other one, keep as much as their guarantees
+       P3  victims are whole gangs, and none of them could be left out; on one node they are the fewest that do, and of
+           as few those that lose least: GPU time since the last checkpoint
+       P4  nobody gives way to a job that wouldn't start then, nor to one for which others are giving way already
+       P5  a job that asks for no GPU, or for a share of one, takes nothing back, and of a shared GPU nothing is taken
+Limits: a pass looks at WAITING_MAX waiting jobs, each on the NODES_MAX nodes that lack the fewest GPUs, each with the
+        HOLDERS_MAX holders that lose least. About 2 us per running job that may give way, once in a pass.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from heapq import nsmallest
+from itertools import chain, combinations
+from typing import Final, NamedTuple
+
+from stoker.brain.domain.demand import Demand, Shape
+from stoker.brain.domain.fit import suitable_gpus, suits, tasks_that_fit
+from stoker.brain.domain.gpu import WHOLE_GPU, Gpu
+from stoker.brain.domain.ids import GpuUuid, JobId, NodeName, TenantName
+from stoker.brain.domain.job import Job, StopCause
+from stoker.brain.domain.plan import Victim
+from stoker.brain.domain.policy import Policy
+from stoker.brain.domain.preemption import spared_because
+from stoker.brain.domain.tenant import path_of
+from stoker.brain.domain.units import NEVER, Instant
+from stoker.brain.engine.draft import Draft
+from stoker.brain.engine.quota_order import QuotaOrder, UsageDraft
+from stoker.brain.state.view import RunningJob, View
+
+WAITING_MAX: Final = 8
+"""Waiting jobs for which a pass looks for victims."""
+NODES_MAX: Final = 64
+HOLDERS_MAX: Final = 12
+
+Fits = Callable[[], bool]
+"""Whether the waiting job fits into what is free in the draft."""
+
+
+class _Holder(NamedTuple):
+    """A running job that may give way."""
+
+    running: RunningJob
+    lost: int
+    """Milliseconds of work since its last checkpoint, times the thousandths of GPUs that it holds."""
+
+    @property
+    def job(self) -> JobId:
+        return self.running.job
+
+    @property
+    def milli(self) -> int:
+        """Thousandths of GPUs that it holds."""
+        return _milli_of(self.running)
+
+
+class _Room(NamedTuple):
+    """GPUs that suit, CPUs and memory in MiB."""
+
+    gpus: int
+    cpus: int
+    memory_mb: int
+
+    def tasks(self, demand: Demand) -> int:
+        return tasks_that_fit(self.gpus, self.cpus, self.memory_mb, demand)
+
+    def plus(self, others: Sequence["_Room"]) -> "_Room":
+        return _Room(*map(sum, zip(self, *others, strict=True)))
+
+
+class VictimSearch:
+    """The running jobs of one pass, and who of them gives way to whom."""
+
+    def __init__(self, draft: Draft, view: View, policy: Policy, now: Instant, order: QuotaOrder) -> None:
+        self._draft, self._view, self._policy, self._now, self._order = draft, view, policy, now, order
+        self._used = order.projected_use()
+        """Use once all that is ending has ended, and with what this pass and earlier ones promised."""
+        self._running = {each.job: each for each in view.running(now)}
+        self._chosen: dict[JobId, None] = {}
+        self._gpus: dict[NodeName, dict[GpuUuid, Gpu]] = {}
+        for each in self._running.values():
+            if each.stopping:
+                self._charge(each.shape, -_milli_of(each), self._used)
+
+    def promise(self, shape: Shape) -> None:
+        """Count a job that gets what others give up."""
+        self._charge(shape, shape.demand.total_milli, self._used)
+
+    def victims(self, waiting: Job, fits: Fits) -> tuple[StopCause, tuple[Victim, ...]] | None:
+        """Return why and who is to give way to a job that doesn't fit; None = nobody may, or it wouldn't help (P4).
+
+        What they hold is free in the draft afterwards.
+        """
+        for cause in (StopCause.RECLAIMED, StopCause.PREEMPTED):
+            if cause is StopCause.RECLAIMED and not self._is_owed(waiting.spec.shape):
+                continue
+            holders = self._holders(waiting, cause)
+            chosen = self._chosen_of(waiting, holders, cause, fits) if holders else None
+            if chosen:
+                self._chosen.update(dict.fromkeys(each.job for each in chosen))
+                for each in chosen:
+                    self._free(each)
+                    self._charge(each.running.shape, -each.milli, self._used)
+                return cause, tuple(sorted(Victim(each.job, self._attempt(each.job)) for each in chosen))
+        return None
+
+    def _attempt(self, job: JobId) -> int:
+        return self._view.job(job).newest_attempt
+
+    # -- who may -----------------------------------------------------------------------------------------------------
+
+    def _is_owed(self, shape: Shape) -> bool:
+        """P1"""
+        account, milli = self._used.account(shape), shape.demand.total_milli
+        by_tenant = any(milli <= guaranteed - row[0] for _, guaranteed, row in account.owing)
+        return by_tenant or milli <= self._order.guaranteed_to(shape.job_class) - account.pool[0]
+
+    def _holders(self, waiting: Job, cause: StopCause) -> list[_Holder]:
+        """Those that may give way, the one that loses least first; in a reclaim the lowest priority first."""
+        priority, policy = waiting.spec.priority, self._policy
+        found = []
+        for each in self._running.values():
+            if each.stopping or each.job in self._chosen:
+                continue
+            job = self._view.job(each.job)
+            if spared_because(job, cause, priority, policy) or not self._has_run(job):
+                continue
+            holder = _Holder(each, self._lost(job, each))
+            if self._may_lose(waiting, [holder]):
+                found.append(holder)
+        return sorted(found, key=lambda each: _rank(each, cause))
+
+    def _has_run(self, job: Job) -> bool:
+        attempt = job.live_attempt
+        began = attempt.began_at if attempt else NEVER
+        return not self._policy.preempt_min_run_ms or (
+            began != NEVER and self._now - began >= self._policy.preempt_min_run_ms
+        )
+
+    def _lost(self, job: Job, running: RunningJob) -> int:
+        attempt = job.live_attempt
+        began = attempt.began_at if attempt else NEVER
+        ran_ms = max(0, self._now - began) if began != NEVER else 0
+        since_ms = ran_ms % job.spec.checkpoint_ms if job.spec.checkpoint_ms else ran_ms
+        return since_ms * _milli_of(running)
+
+    def _may_lose(self, waiting: Job, victims: Sequence[_Holder]) -> bool:
+        """Whether all victims together leave everybody what he is guaranteed (P2)."""
+        shape = waiting.spec.shape
+        shared = {each.name for each in path_of(self._view.tenants, shape.tenant)}
+        freed: dict[TenantName, int] = {}
+        other_class = 0
+        for each in victims:
+            other_class += each.milli if each.running.shape.job_class is not shape.job_class else 0
+            for tenant in path_of(self._view.tenants, each.running.shape.tenant):
+                freed[tenant.name] = freed.get(tenant.name, 0) + each.milli
+        for name, milli in freed.items():
+            guaranteed = self._view.tenants[name].quota.guaranteed * WHOLE_GPU
+            if guaranteed and name not in shared and self._used.by_tenant[name][0] - milli < guaranteed:
+                return False
+        if not other_class:
+            return True
+        other = next(each.running.shape for each in victims if each.running.shape.job_class is not shape.job_class)
+        return self._used.account(other).pool[0] - other_class >= self._order.guaranteed_to(other.job_class)
+
+    # -- who does ----------------------------------------------------------------------------------------------------
+
+    def _chosen_of(
+        self, waiting: Job, holders: Sequence[_Holder], cause: StopCause, fits: Fits
+    ) -> list[_Holder] | None:
+        demand = waiting.spec.demand
+        on_node: dict[NodeName, list[_Holder]] = {}
+        for each in holders:
+            for node in dict.fromkeys(task.node for task in each.running.tasks):
+                if node in self._draft.free:
+                    on_node.setdefault(node, []).append(each)
+        nodes = self._promising(on_node, demand)
+        tries = self._on_one_node(waiting, on_node, nodes, cause) if demand.tasks == 1 else ()
+        for chosen in chain(tries, [self._on_many_nodes(waiting, on_node, nodes)]):
+            if chosen and self._help(chosen, fits):
+                return self._needed(chosen, cause, fits)
+        return None
+
+    def _promising(self, on_node: dict[NodeName, list[_Holder]], demand: Demand) -> list[NodeName]:
+        """The nodes that would have room for a task, those first that lack the fewest GPUs."""
+        lacking = []
+        for name, holders in on_node.items():
+            free = self._room(name, demand)
+            if free.plus([self._gain(each, name, demand) for each in holders]).tasks(demand):
+                lacking.append((demand.gpu_count - free.gpus, name))
+        return [name for _, name in nsmallest(NODES_MAX, lacking)]
+
+    def _on_one_node(
+        self, waiting: Job, on_node: dict[NodeName, list[_Holder]], nodes: Sequence[NodeName], cause: StopCause
+    ) -> Iterator[list[_Holder]]:
+        """Sets of the fewest holders of a node that make room for the one task, the best first (P3)."""
+        demand = waiting.spec.demand
+        found: list[tuple[tuple[int, ...], NodeName, list[_Holder]]] = []
+        for name in nodes:
+            free, holders = self._room(name, demand), on_node[name][:HOLDERS_MAX]
+            gains = {each.job: self._gain(each, name, demand) for each in holders}
+            for count in range(1, len(holders) + 1):
+                sets = [
+                    list(some)
+                    for some in combinations(holders, count)
+                    if free.plus([gains[each.job] for each in some]).tasks(demand) and self._may_lose(waiting, some)
+                ]
+                if sets:
+                    found.extend((_weight(some, cause), name, some) for some in sets)
+                    break
+        for _, _, some in sorted(found, key=lambda each: each[:2]):
+            yield some
+
+    def _on_many_nodes(
+        self, waiting: Job, on_node: dict[NodeName, list[_Holder]], nodes: Sequence[NodeName]
+    ) -> list[_Holder]:
+        """Holders whose ends make room for the whole gang, taken where they make most of it. Empty = there are none."""
+        demand = waiting.spec.demand
+        chosen: dict[JobId, _Holder] = {}
+        room = sum(self._room(name, demand).tasks(demand) for name in self._draft.free if name not in on_node)
+        for name in nodes:
+            if room >= demand.tasks:
+                break
+            free = self._room(name, demand)
+            for each in [None, *on_node[name]]:
+                if each is not None and each.job not in chosen and self._may_lose(waiting, [*chosen.values(), each]):
+                    chosen[each.job] = each
+                gains = [self._gain(other, name, demand) for other in on_node[name] if other.job in chosen]
+                tasks = free.plus(gains).tasks(demand)
+                if room + tasks >= demand.tasks:
+                    break
+            room += tasks
+        return list(chosen.values()) if room >= demand.tasks else []
+
+    def _help(self, chosen: Sequence[_Holder], fits: Fits) -> bool:
+        """Whether the waiting job fits once these are gone. The draft is as before."""
+        mark = self._draft.checkpoint()
+        for each in chosen:
+            self._free(each)
+        found = fits()
+        self._draft.rollback(mark)
+        return found
+
+    def _needed(self, chosen: list[_Holder], cause: StopCause, fits: Fits) -> list[_Holder]:
+        """Those without whom it wouldn't fit: who has most to lose is let off first (P3)."""
+        for each in sorted(chosen, key=lambda each: _rank(each, cause), reverse=True):
+            others = [other for other in chosen if other.job != each.job]
+            if others and self._help(others, fits):
+                chosen = others
+        return chosen
+
+    def _free(self, holder: _Holder) -> None:
+        for task in holder.running.tasks:
+            self._draft.put_back(task)
+
+    def _room(self, node: NodeName, demand: Demand) -> _Room:
+        free = self._draft.free[node]
+        return _Room(len(suitable_gpus(free.gpus, demand)), free.cpus, free.memory_mb)
+
+    def _gain(self, holder: _Holder, node: NodeName, demand: Demand) -> _Room:
+        """What the end of a job frees on a node."""
+        known = self._gpus.get(node)
+        if known is None:
+            known = self._gpus[node] = {gpu.uuid: gpu for gpu in self._view.nodes[node].inventory.gpus}
+        here = [task for task in holder.running.tasks if task.node == node]
+        gpus = sum(
+            uuid in known and suits(known[uuid], demand)
+            for task in here
+            if task.gpu_share == WHOLE_GPU
+            for uuid in task.gpus
+        )
+        return _Room(gpus, sum(task.cpus for task in here), sum(task.memory_mb for task in here))
+
+    @staticmethod
+    def _charge(shape: Shape, milli: int, used: UsageDraft) -> None:
+        for row in used.account(shape).charged:
+            row[0] += milli
+
+
+def _milli_of(running: RunningJob) -> int:
+    return sum([task.gpu_milli for task in running.tasks])
+
+
+def _rank(holder: _Holder, cause: StopCause) -> tuple[int, int, JobId]:
+    """Who gives way first."""
+    priority = holder.running.priority if cause is StopCause.RECLAIMED else 0
+    return priority, holder.lost, holder.job
+
+
+def _weight(holders: Sequence[_Holder], cause: StopCause) -> tuple[int, ...]:
+    """The lower, the rather they give way: in a reclaim the lowest priority, then fewest, then least lost."""
+    highest = max(each.running.priority for each in holders) if cause is StopCause.RECLAIMED else 0
+    return highest, len(holders), sum(each.lost for each in holders)
