@@ -33,6 +33,7 @@ from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.reason import Reason
 from stoker.brain.domain.units import Instant
 from stoker.brain.engine import explain
+from stoker.brain.engine.queue_order import Candidate
 from stoker.brain.engine.scheduling_pass import SchedulingPass
 from stoker.brain.state.view import View
 
@@ -56,18 +57,22 @@ def _decided(pass_: SchedulingPass, budget: int) -> Plan:
     actions: dict[JobId, Action] = {place.job: place for place in pass_.start_claimed()}
     pass_.sift()
     unseen: dict[Shape, Reason] = {}
+
+    def take_back(candidate: Candidate) -> None:
+        """Let others give way to a blocked job before those behind it take what is free; else reserve for it."""
+        preempt = pass_.preempt(candidate)
+        if preempt is not None:
+            actions[candidate.job] = preempt
+        elif not pass_.is_backfilling:
+            pass_.reserve(candidate)
+
     for stage in _rounds(pass_):
         for candidate in pass_.in_order():
             pass_.shape = candidate.shape
             if candidate.job in actions or not pass_.below_array_limit(candidate):
                 continue
-            if stage is PREEMPT:
-                preempt = pass_.preempt(candidate)
-                if preempt is not None:
-                    actions[candidate.job] = preempt
-                continue
-            if candidate.shape in pass_.blocked:
-                pass_.reserve(candidate)
+            if stage is PREEMPT or candidate.shape in pass_.blocked:
+                take_back(candidate)
                 continue
             if not pass_.is_first_by_quota(candidate.shape) or not pass_.may_backfill(candidate):
                 continue
@@ -77,6 +82,8 @@ def _decided(pass_: SchedulingPass, budget: int) -> Plan:
             place = pass_.place(candidate)
             if place is not None:
                 actions[candidate.job] = place
+            elif not pass_.is_backfilling:
+                take_back(candidate)
     reasons, reservations = pass_.reasons(), tuple(pass_.reservations.made)
     return Plan(actions=tuple(actions.values()), reasons=reasons, more=bool(unseen), reservations=reservations)
 

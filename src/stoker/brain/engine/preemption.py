@@ -80,7 +80,7 @@ class VictimSearch:
         self._used = order.projected_use()
         """Use once all that is ending has ended, and with what this pass and earlier ones promised."""
         self._running = {each.job: each for each in view.running(now)}
-        self._chosen: dict[JobId, None] = {}
+        self._chosen: dict[JobId, _Holder] = {}
         self._gpus: dict[NodeName, dict[GpuUuid, Gpu]] = {}
         for each in self._running.values():
             if each.stopping:
@@ -101,12 +101,17 @@ class VictimSearch:
             holders = self._holders(waiting, cause)
             chosen = self._chosen_of(waiting, holders, cause, fits) if holders else None
             if chosen:
-                self._chosen.update(dict.fromkeys(each.job for each in chosen))
+                self._chosen.update((each.job, each) for each in chosen)
                 for each in chosen:
                     self._free(each)
                     self._charge(each.running.shape, -each.milli, self._used)
                 return cause, tuple(sorted(Victim(each.job, self._attempt(each.job)) for each in chosen))
         return None
+
+    def free_chosen(self) -> None:
+        """Free in the draft what those hold who were chosen."""
+        for each in self._chosen.values():
+            self._free(each)
 
     def _attempt(self, job: JobId) -> int:
         return self._view.job(job).newest_attempt

@@ -61,8 +61,8 @@ class ReservationBook:
         """In the order of the queue."""
         self._withdrawn: list[list[TaskPlacement]] = []
         """What is free and kept for each."""
-        self._claims = 0
-        """Of `made`, what is kept for those for whom others give way."""
+        self._claims: dict[JobId, None] = {}
+        """Jobs for whom others give way."""
         self.kept_anything = False
         """Whether anything that was free was kept for any of them."""
         self.gpus_kept = 0
@@ -74,7 +74,7 @@ class ReservationBook:
 
     @property
     def is_full(self) -> bool:
-        return len(self.made) - self._claims >= self._max
+        return len(self.made) - len(self._claims) >= self._max
 
     def started(self, job: JobId, tasks: Sequence[TaskPlacement], ends_by: Instant) -> None:
         """Note that a job was placed."""
@@ -163,7 +163,11 @@ class ReservationBook:
 
     def claim(self, job: JobId, tasks: Sequence[TaskPlacement]) -> None:
         """Keep what is free of the places of a job for which others give way. Nobody passes it there (R6)."""
-        assert len(self.made) == self._claims, "claims come first"
+        for at, each in enumerate(self.made):
+            if each.job == job:
+                self.lend(job)
+                del self.made[at], self._withdrawn[at]
+                break
         kept: list[TaskPlacement] = []
         for task in tasks:
             free = self._draft.free[task.node]
@@ -179,7 +183,7 @@ class ReservationBook:
             kept.append(left)
             self.gpus_kept += len(left.gpus)
         self.kept_anything = True
-        self._claims += 1
+        self._claims[job] = None
         nodes = sorted({task.node for task in tasks})
         wanted = {uuid for task in tasks for uuid in task.gpus}
         ends = [
@@ -200,8 +204,8 @@ class ReservationBook:
 
     def backfill_times(self) -> list[Instant]:
         """Return the times by which a job must have ended to use what is kept, the latest first."""
-        made = zip(self.made[self._claims :], self._withdrawn[self._claims :], strict=True)
-        return sorted({each.at for each, kept in made if kept}, reverse=True)
+        made = zip(self.made, self._withdrawn, strict=True)
+        return sorted({each.at for each, kept in made if kept and each.job not in self._claims}, reverse=True)
 
     def release(self, job: JobId) -> Sequence[NodeName]:
         """Free what is kept for a job, since it is held otherwise, and return the nodes of its reservation."""
@@ -213,8 +217,8 @@ class ReservationBook:
 
     def give_back(self, until: Instant = NEVER) -> None:
         """Free what is kept for reservations at that time or later. NEVER = all that is kept."""
-        for number, (each, kept) in enumerate(zip(self.made, self._withdrawn, strict=True)):
-            if until == NEVER or (each.at >= until and number >= self._claims):
+        for each, kept in zip(self.made, self._withdrawn, strict=True):
+            if until == NEVER or (each.at >= until and each.job not in self._claims):
                 for placement in reversed(kept):
                     self._draft.put_back(placement)
                 kept.clear()

@@ -9,7 +9,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from stoker.brain.domain.allocation import Claim
+from stoker.brain.domain.allocation import Claim, TaskPlacement
 from stoker.brain.domain.demand import Demand, Shape
 from stoker.brain.domain.ids import JobId, NodeName, PartitionName, TenantName
 from stoker.brain.domain.job import Job
@@ -103,13 +103,15 @@ class SchedulingPass:
         self._claiming: dict[JobId, Shape] = {}
         """Jobs to which others are giving way."""
         self._victim_search: VictimSearch | None = None
-        """There is one once jobs may be told to give way."""
+        """None = nobody had to be looked for."""
         self._preemptors: dict[Shape, None] = {}
         """Blocked shapes for whose jobs others may have to."""
         self._preemptor_tries = WAITING_MAX
-        self._lent: dict[Shape, None] = {}
-        self._before_preempting: int | None = None
-        """Mark of the draft."""
+        self._preempting = False
+        self._in_vain: dict[Shape, None] = {}
+        """Shapes for which nobody may give way, or it wouldn't help."""
+        self._claims: dict[JobId, Sequence[TaskPlacement]] = {}
+        """Future places of the jobs for which this pass tells others to give way."""
         self._guarantee_hold = GuaranteeHold(self._draft)
         self._candidates: dict[SelectedNodes, CandidateNodes] = {}
         self._gpu_choices: dict[_GpuDemand, _GpuChoices] = {}
@@ -267,64 +269,73 @@ class SchedulingPass:
         return replace(place, master_addr=address, master_port=port)
 
     def begin_preempting(self) -> bool:
-        """Begin the one round in which running jobs are told to give way to waiting ones."""
+        """Begin the one round of blocked jobs that others may have to give way to, and that haven't come up."""
         self.shape = None
-        if self._victim_search is not None or not self._policy.preemptions_max:
+        if self._preempting:
             return False
-        for shape, found in self.blocked.items():
-            if not isinstance(found, _GpuChoices) or not shape.demand.gpu_count or shape.demand.shares:
-                continue
-            if self._view.preemptible or self._quota_order.is_within_guarantee(shape):
-                self._preemptors[shape] = None
-        if not self._preemptors:
+        self._preempting = True
+        self._preemptors = dict.fromkeys(shape for shape in self.blocked if self._may_preempt(shape))
+        return bool(self._preemptors)
+
+    def _may_preempt(self, shape: Shape) -> bool:
+        demand = shape.demand
+        if not demand.gpu_count or demand.shares or not self._policy.preemptions_max or self._preemptor_tries <= 0:
             return False
-        self._before_preempting = self._draft.checkpoint()
-        search = self._victim_search = VictimSearch(self._draft, self._view, self._policy, self._now, self._quota_order)
-        for shape in self._claiming.values():
-            search.promise(shape)
-        return True
+        if not isinstance(self.blocked.get(shape), _GpuChoices) or shape in self._in_vain:
+            return False
+        return bool(self._view.preemptible) or self._quota_order.is_within_guarantee(shape)
 
     def preempt(self, candidate: Candidate) -> Preempt | None:
-        """Return who is to give way to a job, if that helps; the draft is as if they had."""
-        shape, search = candidate.shape, self._victim_search
-        if search is None or candidate.job in self._claiming or shape not in self._preemptors:
+        """Return who is to give way to a blocked job. What is free of its future places is kept for it from now on."""
+        shape, record = candidate.shape, self._record(candidate)
+        if not self._may_preempt(shape) or candidate.job in self._claiming:
             return None
         choices = self.blocked[shape]
         assert isinstance(choices, _GpuChoices), f"only what waits for resources makes others give way: {shape}"
         if self._quota_order.limit_reached(shape) is not None:
-            del self._preemptors[shape]
             return None
         self._preemptor_tries -= 1
-        self._lend(candidate)
+        if self._victim_search is None:
+            self._victim_search = VictimSearch(self._draft, self._view, self._policy, self._now, self._quota_order)
+            for claiming in self._claiming.values():
+                self._victim_search.promise(claiming)
         searches = [search_of(cache, shape.demand, self._portless) for cache in choices.caches]
-        fits = _first_fits(searches)
-        if fits is not None:  # what others give up is enough for it too
-            for task in number_ranks(self._draft, fits, shape.demand):
-                self._draft.take(task)
-            return None
-        found = search.victims(self._record(candidate), lambda: _first_fits(searches) is not None)
-        fits = _first_fits(searches) if found else None
-        if found is None or fits is None:
-            del self._preemptors[shape]
-        if self._preemptor_tries <= 0:
-            self._preemptors.clear()
-        if found is None or fits is None:
+        mark = self._draft.checkpoint()
+        self._let_go(candidate, self._victim_search)
+        found = tasks = None
+        if _first_fits(searches) is None:  # else what others give up already is enough for it too
+            found = self._victim_search.victims(record, lambda: _first_fits(searches) is not None)
+            fits = _first_fits(searches) if found else None
+            tasks = number_ranks(self._draft, fits, shape.demand) if fits else None
+        self._draft.rollback(mark)
+        if found is None or tasks is None:
+            self._in_vain[shape] = None
             return None
         cause, victims = found
-        tasks = number_ranks(self._draft, fits, shape.demand)
-        for task in tasks:
-            self._draft.take(task)
-        search.promise(shape)
+        self._victim_search.promise(shape)
         self._claiming[candidate.job] = shape
+        self._claims[candidate.job] = tasks
+        self.reservations.claim(candidate.job, tasks)
         array = candidate.array if candidate.lazy else JobId(0)
         return Preempt(job=candidate.job, array=array, tasks=tuple(tasks), victims=victims, cause=cause)
 
-    def _lend(self, candidate: Candidate) -> None:
-        """Give a job what is kept for it."""
+    def _let_go(self, candidate: Candidate, search: VictimSearch) -> None:
+        """Free in the draft what is kept for a job, and what those hold who give way, but for what others claim.
+
+        The caller rolls it back.
+        """
         self.reservations.lend(candidate.job)
-        if candidate.shape not in self._lent:
-            self._lent[candidate.shape] = None
-            self._guarantee_hold.lend(candidate.shape)
+        self._guarantee_hold.lend(candidate.shape)
+        search.free_chosen()
+        for job, tasks in self._claims.items():
+            self.reservations.lend(job)
+            for task in tasks:
+                self._draft.take(task)
+
+    @property
+    def is_backfilling(self) -> bool:
+        """Whether the jobs that come up have been looked at before: backfill has begun, or the last stage."""
+        return self._preempting or self._backfill_until != NEVER
 
     def begin_backfill(self) -> bool:
         """Begin the round of jobs that are over before the next reservation, the latest first. False = none is left."""
@@ -386,7 +397,7 @@ class SchedulingPass:
 
     def in_order(self) -> Iterator[Candidate]:
         hidden: Container[Shape] = _Hidden(self.blocked, self._reservable) if self._reservable else self.blocked
-        if self._victim_search is not None:
+        if self._preempting:
             hidden = _AllBut(self._preemptors)
         if self._queue_order is None:
             self._queue_order = QueueOrder(self._view, self._policy, self._now, self._nodes_allowed)
@@ -467,9 +478,8 @@ class SchedulingPass:
         placed = self._place(candidate, choices) if shape.demand.tasks <= choices.last.at_most() else None
         if placed is None:
             self.blocked[shape] = choices
-            if self._backfill_until == NEVER and not self.reservations.is_full and self._tries_left > 0:
+            if not self.is_backfilling and not self.reservations.is_full and self._tries_left > 0:
                 self._reservable[shape] = None
-                self.reserve(candidate)
             return None
         self._note_placed(candidate, placed)
         return placed
@@ -478,6 +488,8 @@ class SchedulingPass:
         shape = candidate.shape
         self.reservations.started(placed.job, placed.tasks, self._ends_by(candidate))
         self._quota_order.take(shape)
+        if self._victim_search is not None:
+            self._victim_search.promise(shape)
         self._placed[shape] = self._placed.get(shape, 0) + 1
         if candidate.array:
             slots = self._array_slots_of(candidate.array)
@@ -518,8 +530,6 @@ class SchedulingPass:
     def reasons(self) -> dict[Shape, Reason]:
         """Return why each blocked shape waits, now that the pass is over."""
         self.shape = None
-        if self._before_preempting is not None:
-            self._draft.rollback(self._before_preempting)
         self._guarantee_hold.give_back()
         self.reservations.give_back()
         reasons: dict[Shape, Reason] = {}
