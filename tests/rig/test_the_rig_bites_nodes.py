@@ -18,7 +18,7 @@ from stoker.brain.domain.job import Attempt, EndCause, Job
 from stoker.brain.domain.plan import UndecidableShape
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.units import SECOND_MS
-from stoker.brain.engine import scheduling_pass
+from stoker.brain.engine import gpu_choices, scheduling_pass
 from stoker.brain.engine.gang import NodeFit, Search
 from stoker.brain.state import attempt_outcome
 from stoker.brain.state.admit import node_liveness
@@ -60,9 +60,9 @@ def a_job_without_requeues_ends_for_a_start_that_was_refused(bugs: Bugs) -> None
 
 def a_job_goes_back_to_the_node_that_refused_it(bugs: Bugs) -> None:
     def fits(searches: Sequence[Search], refusals: Sequence[tuple[NodeName, ...]]) -> list[NodeFit] | None:
-        return scheduling_pass._first_fits(searches)
+        return gpu_choices.first_fits(searches)
 
-    bugs.setattr(scheduling_pass, "_fits_besides", fits)
+    bugs.setattr(scheduling_pass, "fits_besides", fits)
 
 
 def a_node_offers_more_than_its_runner_takes(bugs: Bugs) -> None:

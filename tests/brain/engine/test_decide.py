@@ -1,5 +1,7 @@
 """Rules D1 to D10 of `engine/decide.py`, and the rows of faults.md and seeds.md that a pass must answer."""
 
+from types import ModuleType
+
 import msgspec
 import pytest
 
@@ -7,7 +9,7 @@ from stoker.brain.domain.ids import JobId
 from stoker.brain.domain.plan import UndecidableShape
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.reason import ReasonCode
-from stoker.brain.engine import scheduling_pass
+from stoker.brain.engine import claims, gpu_choices, scheduling_pass
 from tests.builders import A100, V100, cluster, job, member, node, refused_on, running_on, started_members, where
 
 
@@ -283,16 +285,22 @@ def test_the_order_in_which_nodes_registered_does_not_matter() -> None:
     assert cluster(*nodes, *jobs).plan() == cluster(*reversed(nodes), *reversed(jobs)).plan()
 
 
-@pytest.mark.parametrize("place", ["choose_port", "fit_gang", "number_ranks"])
-def test_a_fault_is_blamed_on_the_shape_that_was_decided_on(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
-    sound = getattr(scheduling_pass, place)
+@pytest.mark.parametrize(
+    ("module", "place"),
+    [(claims, "choose_port"), (gpu_choices, "fit_gang"), (scheduling_pass, "number_ranks")],
+    ids=["choose_port", "fit_gang", "number_ranks"],
+)
+def test_a_fault_is_blamed_on_the_shape_that_was_decided_on(
+    monkeypatch: pytest.MonkeyPatch, module: ModuleType, place: str
+) -> None:
+    sound = getattr(module, place)
 
     def broken(*args: object) -> object:
         demand = [getattr(each, "demand", each) for each in args][-1 if place == "number_ranks" else 0]
         asks_eight = getattr(demand, "gpu_count", 8) == 8  # choose_port isn't told the demand: only job 2 needs a port
         return 1 // 0 if asks_eight else sound(*args)
 
-    monkeypatch.setattr(scheduling_pass, place, broken)
+    monkeypatch.setattr(module, place, broken)
     here = cluster(node("a", gpus=10), job(1, gpus=1), job(2, gpus=8), job(3, gpus=1, cpus=2))
     with pytest.raises(UndecidableShape, match="ZeroDivisionError") as raised:
         here.plan()

@@ -7,11 +7,8 @@ from collections.abc import Container, Iterator, Sequence
 from itertools import islice
 from typing import Final
 
-from msgspec.structs import replace
-
-from stoker.brain.domain.allocation import Claim, TaskPlacement
 from stoker.brain.domain.demand import Demand, Shape
-from stoker.brain.domain.ids import JobId, NodeName, PartitionName, TenantName
+from stoker.brain.domain.ids import JobId, NodeName, TenantName
 from stoker.brain.domain.job import Job
 from stoker.brain.domain.partition import selection
 from stoker.brain.domain.plan import Place, Preempt
@@ -22,12 +19,13 @@ from stoker.brain.domain.units import NEVER, Instant, later
 from stoker.brain.domain.where import Where
 from stoker.brain.engine import explain
 from stoker.brain.engine.candidate_nodes import CandidateNodes
-from stoker.brain.engine.demand_cache import DemandCache
+from stoker.brain.engine.claims import is_coming, meeting, start_on
 from stoker.brain.engine.draft import Draft
-from stoker.brain.engine.fit import NodeFit, Search
-from stoker.brain.engine.gang import choose_port, fit_gang, needs_rendezvous, number_ranks
+from stoker.brain.engine.fit import Search
+from stoker.brain.engine.gang import needs_rendezvous, number_ranks
+from stoker.brain.engine.gpu_choices import GpuChoices, GpuDemand, first_fits, fits_besides
 from stoker.brain.engine.guarantee_hold import HELD_MAX, GuaranteeHold
-from stoker.brain.engine.preemption import WAITING_MAX, VictimSearch
+from stoker.brain.engine.preemptor import Preemptor
 from stoker.brain.engine.queue_order import Candidate, QueueOrder, in_order
 from stoker.brain.engine.quota_order import FIRST, QuotaOrder
 from stoker.brain.engine.reservation import ReservationBook
@@ -45,26 +43,6 @@ _NODES_PER_SHAPE: Final = 8
 
 _LATER: Final = Reason(ReasonCode.GUARANTEE_KEPT)
 """Stands for shapes whose round hasn't come."""
-
-_GpuDemand = tuple[Where, PartitionName, Where, str, int, int, int, int]
-"""What shapes that share a demand cache have in common: selection, partition, nodes of the tenant, model, memory in
-MiB, number and share of GPUs, and tasks per node."""
-
-
-class _GpuChoices:
-    """Ways in which one demand for GPUs may be served: one model per task, then, where that could help, a mix."""
-
-    __slots__ = ("at_most", "caches", "last", "shapes", "waiting")
-
-    def __init__(self, caches: tuple[DemandCache, ...]) -> None:
-        self.caches = caches
-        self.last = caches[-1]
-        """What it can't hold, none can."""
-        self.at_most = self.last.at_most()
-        """No gang of more tasks found GPUs at the start."""
-        self.shapes: list[Shape] = []
-        """Those for which there are enough GPUs at the start."""
-        self.waiting: explain.WaitExplanation | None = None
 
 
 class SchedulingPass:
@@ -100,27 +78,21 @@ class SchedulingPass:
         self._borrowers: dict[Shape, None] = {}
         """Those that came up in one."""
         self._placed: dict[Shape, int] = {}
-        self._claiming: dict[JobId, Shape] = {}
-        """Jobs to which others are giving way."""
-        self._victim_search: VictimSearch | None = None
-        """None = nobody had to be looked for."""
         self._preemptors: dict[Shape, None] = {}
         """Blocked shapes for whose jobs others may have to."""
-        self._preemptor_tries = WAITING_MAX
         self._preempting = False
-        self._in_vain: dict[Shape, None] = {}
-        """Shapes for which nobody may give way, or it wouldn't help."""
-        self._claims: dict[JobId, Sequence[TaskPlacement]] = {}
-        """Future places of the jobs for which this pass tells others to give way."""
         self._guarantee_hold = GuaranteeHold(self._draft)
+        self._preemptor = Preemptor(
+            self._draft, view, policy, now, self._quota_order, self.reservations, self._guarantee_hold
+        )
         self._candidates: dict[SelectedNodes, CandidateNodes] = {}
-        self._gpu_choices: dict[_GpuDemand, _GpuChoices] = {}
+        self._gpu_choices: dict[GpuDemand, GpuChoices] = {}
         """By what shapes say."""
-        self._distinct: dict[tuple[CandidateNodes, str, int, int, int, int], _GpuChoices] = {}
+        self._distinct: dict[tuple[CandidateNodes, str, int, int, int, int], GpuChoices] = {}
         """By what that means here: demands that the same GPUs serve have the same choices."""
-        self.blocked: dict[Shape, _GpuChoices | Reason] = {}
+        self.blocked: dict[Shape, GpuChoices | Reason] = {}
         """Shapes that are done with, and how a reason is found, or the reason."""
-        self._fitting: dict[Shape, _GpuChoices] = {}
+        self._fitting: dict[Shape, GpuChoices] = {}
         """Shapes for which there was capacity at the start."""
         self._searches: dict[Shape, tuple[Search, ...]] = {}
         self._portless: dict[NodeName, None] = {}
@@ -168,7 +140,7 @@ class SchedulingPass:
         if self._policy.reservations_max:
             self._reservable = dict.fromkeys(blocked)
 
-    def _gpu_choices_for(self, shape: Shape) -> _GpuChoices:
+    def _gpu_choices_for(self, shape: Shape) -> GpuChoices:
         candidates, demand = self._candidates_of(shape), shape.demand
         memory_mb = demand.gpu_memory_mb
         if not demand.shares:  # what a share asks for is its bound too
@@ -176,7 +148,7 @@ class SchedulingPass:
         key = candidates, demand.gpu_model, memory_mb, demand.gpu_count, demand.gpu_share, demand.tasks_per_node
         choices = self._distinct.get(key)
         if choices is None:
-            choices = self._distinct[key] = _GpuChoices(caches_for(candidates, demand))
+            choices = self._distinct[key] = GpuChoices(caches_for(candidates, demand))
         return choices
 
     def _candidates_of(self, shape: Shape) -> CandidateNodes:
@@ -217,56 +189,19 @@ class SchedulingPass:
             self.shape = shape = job.spec.shape
             if (
                 shape not in offered
-                or not self._is_coming(claim)
+                or not is_coming(self._draft, self._view, claim)
                 or self._quota_order.limit_reached(shape) is not None
                 or (job.array_of and self._array_slots_of(job.array_of) == 0)
             ):
                 continue
-            place = self._start_on(job, claim)
+            place = start_on(self._draft, self._view, self._policy, job, claim)
             if place is None:
-                self._claiming[claim.job] = shape
+                self._preemptor.claiming[claim.job] = shape
                 self.reservations.claim(claim.job, claim.tasks)
             else:
                 self._note_placed(Candidate(job.id, shape, job.array_of, False), place)
                 yield place
         self.shape = None
-
-    def _is_coming(self, claim: Claim) -> bool:
-        """Whether all GPUs of a claim are free, or held by jobs that are ending."""
-        for task in claim.tasks:
-            free = self._draft.free.get(task.node)
-            if free is None:
-                return False
-            here = {gpu.uuid for gpu in free.gpus}
-            if not here.issuperset(task.gpus) and not (here | self._view.coming_free(task.node)).issuperset(task.gpus):
-                return False
-        return True
-
-    def _start_on(self, job: Job, claim: Claim) -> Place | None:
-        """Take the places of a claim, if all are free."""
-        mark = self._draft.checkpoint()
-        for task in claim.tasks:
-            free = self._draft.free[task.node]
-            here = {gpu.uuid for gpu in free.gpus}
-            if not here.issuperset(task.gpus) or free.cpus < task.cpus or free.memory_mb < task.memory_mb:
-                self._draft.rollback(mark)
-                return None
-            self._draft.take(task)
-        place = self._meeting(Place(job=job.id, attempt=job.newest_attempt + 1, tasks=claim.tasks), job.spec.demand)
-        if place is None:
-            self._draft.rollback(mark)
-        return place
-
-    def _meeting(self, place: Place, demand: Demand) -> Place | None:
-        """The placement with a port at which its ranks meet, if they need one; None = there is none."""
-        if not needs_rendezvous(demand):
-            return place
-        address = self._view.nodes[place.tasks[0].node].inventory.address
-        port = choose_port(self._draft, address, place.job, place.attempt, self._policy)
-        if port is None:
-            return None
-        self._draft.take_port(address, port)
-        return replace(place, master_addr=address, master_port=port)
 
     def begin_preempting(self) -> bool:
         """Begin the one round of blocked jobs that others may have to give way to, and that haven't come up."""
@@ -278,59 +213,15 @@ class SchedulingPass:
         return bool(self._preemptors)
 
     def _may_preempt(self, shape: Shape) -> bool:
-        demand = shape.demand
-        if not demand.gpu_count or demand.shares or not self._policy.preemptions_max or self._preemptor_tries <= 0:
-            return False
-        if not isinstance(self.blocked.get(shape), _GpuChoices) or shape in self._in_vain:
-            return False
-        return bool(self._view.preemptible) or self._quota_order.is_within_guarantee(shape)
+        return isinstance(self.blocked.get(shape), GpuChoices) and self._preemptor.may_help(shape)
 
     def preempt(self, candidate: Candidate) -> Preempt | None:
         """Return who is to give way to a blocked job. What is free of its future places is kept for it from now on."""
-        shape, record = candidate.shape, self._record(candidate)
-        if not self._may_preempt(shape) or candidate.job in self._claiming:
+        choices = self.blocked[candidate.shape]
+        if not isinstance(choices, GpuChoices) or not self._preemptor.may_help(candidate.shape):
             return None
-        choices = self.blocked[shape]
-        assert isinstance(choices, _GpuChoices), f"only what waits for resources makes others give way: {shape}"
-        if self._quota_order.limit_reached(shape) is not None:
-            return None
-        self._preemptor_tries -= 1
-        if self._victim_search is None:
-            self._victim_search = VictimSearch(self._draft, self._view, self._policy, self._now, self._quota_order)
-            for claiming in self._claiming.values():
-                self._victim_search.promise(claiming)
-        searches = [search_of(cache, shape.demand, self._portless) for cache in choices.caches]
-        mark = self._draft.checkpoint()
-        self._let_go(candidate, self._victim_search)
-        found = tasks = None
-        if _first_fits(searches) is None:  # else what others give up already is enough for it too
-            found = self._victim_search.victims(record, lambda: _first_fits(searches) is not None)
-            fits = _first_fits(searches) if found else None
-            tasks = number_ranks(self._draft, fits, shape.demand) if fits else None
-        self._draft.rollback(mark)
-        if found is None or tasks is None:
-            self._in_vain[shape] = None
-            return None
-        cause, victims = found
-        self._victim_search.promise(shape)
-        self._claiming[candidate.job] = shape
-        self._claims[candidate.job] = tasks
-        self.reservations.claim(candidate.job, tasks)
-        array = candidate.array if candidate.lazy else JobId(0)
-        return Preempt(job=candidate.job, array=array, tasks=tuple(tasks), victims=victims, cause=cause)
-
-    def _let_go(self, candidate: Candidate, search: VictimSearch) -> None:
-        """Free in the draft what is kept for a job, and what those hold who give way, but for what others claim.
-
-        The caller rolls it back.
-        """
-        self.reservations.lend(candidate.job)
-        self._guarantee_hold.lend(candidate.shape)
-        search.free_chosen()
-        for job, tasks in self._claims.items():
-            self.reservations.lend(job)
-            for task in tasks:
-                self._draft.take(task)
+        searches = [search_of(cache, candidate.shape.demand, self._portless) for cache in choices.caches]
+        return self._preemptor.preempt(candidate, self._record(candidate), searches)
 
     @property
     def is_backfilling(self) -> bool:
@@ -350,7 +241,7 @@ class SchedulingPass:
         self._backfill_until = times[0]
         self.reservations.give_back(self._backfill_until)
         for shape, found in list(self.blocked.items()):
-            if isinstance(found, _GpuChoices) and shape.demand.tasks <= found.last.at_most():
+            if isinstance(found, GpuChoices) and shape.demand.tasks <= found.last.at_most():
                 self._fitting[shape] = found
                 del self.blocked[shape]
         return True
@@ -378,7 +269,7 @@ class SchedulingPass:
         """Keep for a blocked job what it waits for, while there are reservations left."""
         shape = candidate.shape
         if (
-            candidate.job in self._claiming
+            candidate.job in self._preemptor.claiming
             or shape not in self._reservable
             or self._quota_order.standing(shape) > self._standing
         ):
@@ -387,7 +278,7 @@ class SchedulingPass:
         choices, waiting = self.blocked.get(shape), self._record(candidate)
         if self._now < later(max(waiting.submitted_at, waiting.spec.begin), self._policy.reserve_after_ms):
             return
-        if not isinstance(choices, _GpuChoices) or self._quota_order.limit_reached(shape) is not None:
+        if not isinstance(choices, GpuChoices) or self._quota_order.limit_reached(shape) is not None:
             return
         self._tries_left -= 1
         if self.reservations.reserve(candidate.job, shape.demand, choices.last.candidates):
@@ -444,7 +335,7 @@ class SchedulingPass:
 
     def _waiting_before(self) -> Iterator[Bucket]:
         for bucket in self._buckets:
-            is_blocked = isinstance(self.blocked.get(bucket.shape), _GpuChoices)
+            is_blocked = isinstance(self.blocked.get(bucket.shape), GpuChoices)
             if is_blocked and self._quota_order.standing(bucket.shape) < self._standing:
                 yield bucket
 
@@ -488,32 +379,37 @@ class SchedulingPass:
         shape = candidate.shape
         self.reservations.started(placed.job, placed.tasks, self._ends_by(candidate))
         self._quota_order.take(shape)
-        if self._victim_search is not None:
-            self._victim_search.promise(shape)
+        self._preemptor.promise(shape)
         self._placed[shape] = self._placed.get(shape, 0) + 1
         if candidate.array:
             slots = self._array_slots_of(candidate.array)
             self._array_slots[candidate.array] = slots if slots is None else slots - 1
 
-    def _place(self, candidate: Candidate, choices: _GpuChoices) -> Place | None:
+    def _place(self, candidate: Candidate, choices: GpuChoices) -> Place | None:
         job, demand = candidate.job, candidate.shape.demand
         array = candidate.array if candidate.lazy else JobId(0)
         searches = self._searches_for(candidate.shape, choices)
         record = None if candidate.lazy else self._view.job(job)
         attempt, refusals = (record.newest_attempt + 1, record.refusals) if record else (1, ())
-        while fits := _fits_besides(searches, refusals):
+        while fits := fits_besides(searches, refusals):
             mark = self._draft.checkpoint()
             tasks = number_ranks(self._draft, fits, demand)
             for task in tasks:
                 self._draft.take(task)
-            place = self._meeting(Place(job=job, attempt=attempt, array=array, tasks=tuple(tasks)), demand)
+            place = meeting(
+                self._draft,
+                self._view,
+                self._policy,
+                Place(job=job, attempt=attempt, array=array, tasks=tuple(tasks)),
+                demand,
+            )
             if place is not None:
                 return place
             self._draft.rollback(mark)
             self._bar(self._view.nodes[tasks[0].node].inventory.address)
         return None
 
-    def _searches_for(self, shape: Shape, choices: _GpuChoices) -> tuple[Search, ...]:
+    def _searches_for(self, shape: Shape, choices: GpuChoices) -> tuple[Search, ...]:
         searches = self._searches.get(shape)
         if searches is None:
             demand = shape.demand
@@ -544,7 +440,7 @@ class SchedulingPass:
             return reason
         return self._quota_order.limit_reached(shape) or self._why(shape, self._fitting[shape])
 
-    def _why(self, shape: Shape, choices: _GpuChoices) -> Reason:
+    def _why(self, shape: Shape, choices: GpuChoices) -> Reason:
         if choices.waiting is None:
             if not choices.last.candidates.admitted.classes:
                 return explain.none_selected(self._view, shape)
@@ -555,13 +451,13 @@ class SchedulingPass:
             return explain.guarantee_kept(free, kept, shape.demand)
         return reason or self._no_port(shape.demand, choices) or self._reserved()
 
-    def _no_port(self, demand: Demand, choices: _GpuChoices) -> Reason | None:
+    def _no_port(self, demand: Demand, choices: GpuChoices) -> Reason | None:
         """Everything else would be there; None = so would a port."""
-        if not needs_rendezvous(demand) or _first_fits(
+        if not needs_rendezvous(demand) or first_fits(
             [search_of(each, demand, self._portless) for each in choices.caches]
         ):
             return None
-        fits = _first_fits([search_of(cache, demand) for cache in choices.caches])
+        fits = first_fits([search_of(cache, demand) for cache in choices.caches])
         assert fits, f"blocked, and nothing is short: {demand}"
         barred = min(fit.node for fit in fits if fit.node in self._portless)
         return explain.no_free_port(self._view.nodes[barred].inventory.address, self._policy)
@@ -589,24 +485,3 @@ class _Hidden:
 
     def __contains__(self, shape: object) -> bool:
         return shape in self._blocked and shape not in self._reservable
-
-
-def _fits_besides(searches: Sequence[Search], refusals: Sequence[tuple[NodeName, ...]]) -> list[NodeFit] | None:
-    """D10. Shapes share searches, so a job that avoids nodes has its own. Those known to be in vain aren't made."""
-    last = searches[-1]
-    if last.cache.foresees_no(last.demand):
-        return None
-    every = tuple(name for names in refusals for name in names)
-    for avoided in dict.fromkeys((every, *refusals[:1])) if refusals else ():
-        fits = _first_fits([search_of(each.cache, each.demand, {*avoided, *each.barred}) for each in searches])
-        if fits:
-            return fits
-    fits = _first_fits(searches)
-    if fits is None:
-        last.cache.missed()  # only now: a table of what is free would foresee no detour that is in vain
-    return fits
-
-
-def _first_fits(searches: Sequence[Search]) -> list[NodeFit] | None:
-    """Of the first search that finds any."""
-    return next((fits for fits in map(fit_gang, searches) if fits), None)

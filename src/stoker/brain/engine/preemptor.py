@@ -1,0 +1,106 @@
+"""Stage of a pass in which running jobs are told to give way, with what is kept for those who get their places."""
+
+from collections.abc import Sequence
+
+from stoker.brain.domain.allocation import TaskPlacement
+from stoker.brain.domain.demand import Shape
+from stoker.brain.domain.ids import JobId
+from stoker.brain.domain.job import Job
+from stoker.brain.domain.plan import Preempt
+from stoker.brain.domain.policy import Policy
+from stoker.brain.domain.units import Instant
+from stoker.brain.engine.draft import Draft
+from stoker.brain.engine.fit import Search
+from stoker.brain.engine.gang import number_ranks
+from stoker.brain.engine.gpu_choices import first_fits
+from stoker.brain.engine.guarantee_hold import GuaranteeHold
+from stoker.brain.engine.preemption import WAITING_MAX, VictimSearch
+from stoker.brain.engine.queue_order import Candidate
+from stoker.brain.engine.quota_order import QuotaOrder
+from stoker.brain.engine.reservation import ReservationBook
+from stoker.brain.state.view import View
+
+
+class Preemptor:
+    """The jobs of one pass to which others give way."""
+
+    def __init__(  # noqa: PLR0913  # the parts of a pass that it has to do with
+        self,
+        draft: Draft,
+        view: View,
+        policy: Policy,
+        now: Instant,
+        order: QuotaOrder,
+        reservations: ReservationBook,
+        guarantee_hold: GuaranteeHold,
+    ) -> None:
+        self._draft, self._view, self._policy, self._now, self._order = draft, view, policy, now, order
+        self._reservations, self._guarantee_hold = reservations, guarantee_hold
+        self.claiming: dict[JobId, Shape] = {}
+        """Jobs to which others are giving way."""
+        self._places: dict[JobId, Sequence[TaskPlacement]] = {}
+        """Of those for whom this pass told others to: where they will run."""
+        self._search: VictimSearch | None = None
+        """None = nobody had to be looked for."""
+        self._tries_left = WAITING_MAX
+        self._in_vain: dict[Shape, None] = {}
+        """Shapes for which nobody may give way, or it wouldn't help."""
+
+    def promise(self, shape: Shape) -> None:
+        """Note that a job was placed."""
+        if self._search is not None:
+            self._search.promise(shape)
+
+    def may_help(self, shape: Shape) -> bool:
+        """Return whether it is worth a look who might give way to a blocked job. Costs next to nothing."""
+        demand = shape.demand
+        if not self._policy.preemptions_max or not demand.gpu_count or demand.shares or self._tries_left <= 0:
+            return False
+        if shape in self._in_vain or not (self._view.preemptible or self._order.is_within_guarantee(shape)):
+            return False
+        return self._order.limit_reached(shape) is None
+
+    def preempt(self, candidate: Candidate, record: Job, searches: Sequence[Search]) -> Preempt | None:
+        """Return who is to give way to a blocked job. What is free of its future places is kept for it from now on.
+
+        `record` is its own, or that of its array; `searches` are those of its demand in the draft.
+        """
+        shape = candidate.shape
+        if candidate.job in self.claiming:
+            return None
+        self._tries_left -= 1
+        if self._search is None:
+            self._search = VictimSearch(self._draft, self._view, self._policy, self._now, self._order)
+            for claiming in self.claiming.values():
+                self._search.promise(claiming)
+        mark = self._draft.checkpoint()
+        self._let_go(candidate, self._search)
+        found = fits = None
+        if first_fits(searches) is None:  # else what others give up already is enough for it too
+            found = self._search.victims(record, lambda: first_fits(searches) is not None)
+            fits = first_fits(searches) if found else None
+        tasks = number_ranks(self._draft, fits, shape.demand) if fits else None
+        self._draft.rollback(mark)
+        if found is None or tasks is None:
+            self._in_vain[shape] = None
+            return None
+        cause, victims = found
+        self._search.promise(shape)
+        self.claiming[candidate.job] = shape
+        self._places[candidate.job] = tasks
+        self._reservations.claim(candidate.job, tasks)
+        array = candidate.array if candidate.lazy else JobId(0)
+        return Preempt(job=candidate.job, array=array, tasks=tuple(tasks), victims=victims, cause=cause)
+
+    def _let_go(self, candidate: Candidate, search: VictimSearch) -> None:
+        """Free in the draft what is kept for a job, and what those hold who give way, but for what others claim.
+
+        The caller rolls it back.
+        """
+        self._reservations.lend(candidate.job)
+        self._guarantee_hold.lend(candidate.shape)
+        search.free_chosen()
+        for job, tasks in self._places.items():
+            self._reservations.lend(job)
+            for task in tasks:
+                self._draft.take(task)
