@@ -74,10 +74,12 @@ async def test_a_program_is_looked_up_in_the_path_of_the_job(node: RealNode, age
     assert (await agent.runner.read_log(key(1), 0, 100)).data == b"mine\n"
 
 
-async def test_a_job_sees_only_the_environment_it_was_given_and_its_mark(node: RealNode, agent: Listener) -> None:
+async def test_a_job_sees_only_the_environment_it_was_given_its_mark_and_where_a_notice_would_be(
+    node: RealNode, agent: Listener
+) -> None:
     _, output = await ran(node, agent, ("env",))
     names = {line.split(b"=")[0] for line in output.splitlines()}
-    assert names == {b"PATH", b"TEST_MARK", b"STOKER_TASK_MARK"}
+    assert names == {b"PATH", b"TEST_MARK", b"STOKER_TASK_MARK", b"STOKER_PREEMPT_FILE"}
 
 
 async def test_a_job_reads_nothing_leads_its_session_and_holds_three_descriptors(

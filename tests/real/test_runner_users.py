@@ -1,5 +1,6 @@
 """A job of a runner that is root runs as its own user and nobody else (U1 to U5 of `runner/process/account.py`)."""
 
+import asyncio
 import ctypes
 import os
 import pwd
@@ -14,7 +15,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stoker.agent.ports import RunnerGone, StartTask
+from stoker.agent.ports import RunnerGone, StartTask, TaskWarning
 from stoker.agent.runner.process import account
 from stoker.agent.runner.process.account import Actor, CannotStart, actor, child_error_text
 from stoker.brain.domain.instruction import TaskKey
@@ -325,9 +326,30 @@ async def test_when_runner_and_guard_are_killed_the_next_runner_ends_what_users_
 
 
 async def test_a_user_job_leaves_no_folder_open_to_others(users: Users, node: RealNode, agent: Listener) -> None:
-    """Of the data folder others may pass through three, and list none."""
+    """Of the data folder others may pass through some, and list none."""
     await ran(node, agent, users.ann, "touch mine")
     data = node.folder / "agent"
     modes = {path.name: stat.S_IMODE(path.lstat().st_mode) for path in data.iterdir()}
     assert stat.S_IMODE(data.stat().st_mode) & 0o066 == 0
-    assert {name: mode for name, mode in modes.items() if mode & 0o077} == {"work": 0o711, "hosts": 0o711}
+    through = {name: mode for name, mode in modes.items() if mode & 0o077}
+    assert through == dict.fromkeys(("work", "hosts", "notices"), 0o711)
+
+
+async def test_the_notice_of_a_user_is_read_and_written_by_nobody_else_but_the_runner(
+    users: Users, node: RealNode, agent: Listener
+) -> None:
+    """Were its folder the job's own, a link there could lead the runner, which is root, to any file."""
+    line = (
+        "cd $(dirname $STOKER_PREEMPT_FILE); ls . 2> /dev/null && echo listed; "
+        "ln -s /etc/passwd $STOKER_PREEMPT_FILE 2> /dev/null && echo linked; "
+        "trap 'cat $STOKER_PREEMPT_FILE; exit 0' USR1; echo ready; while :; do sleep 0.02; done"
+    )
+    await agent.runner.start(node.shell(ONE, line, workdir="", user=users.ann))
+    async with asyncio.timeout(20):
+        while b"ready" not in (await agent.runner.read_log(ONE, 0, 1_000)).data:
+            await asyncio.sleep(0.01)
+    warning = TaskWarning(signal=signal.SIGUSR1, text="give way\n", lead_ms=60_000)
+    await agent.runner.stop(ONE, 10_000, warning)
+    assert (await agent.end(ONE)).exit_code == 0
+    said = (await agent.runner.read_log(ONE, 0, 1_000)).data.decode().splitlines()
+    assert (said[0], said[-1]) == ("ready", "give way")
