@@ -266,7 +266,7 @@ def test_a_plan_does_not_depend_on_the_order_in_which_tenants_and_nodes_came(see
         shuffled.put_node(node)
     for job in world.state.jobs.values():
         shuffled.put_job(job)
-    shuffled.decayed_usage.load(world.state.decayed_usage.record(), world.state.decayed_usage.now)
+    shuffled.decayed_usage.load(world.state.decayed_usage.record())
     one, two = (propose(StateView(each), Policy(), world.now, 1, 100) for each in (world.state, shuffled))
     assert one == two
 

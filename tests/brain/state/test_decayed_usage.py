@@ -193,6 +193,25 @@ def test_a_jump_of_the_clock_is_no_use() -> None:
     assert of_story(story, OTHER) == 2
 
 
+def test_a_jump_of_the_clock_that_is_noted_late_makes_no_use_negative_and_survives_a_snapshot() -> None:
+    """A job that was placed after the jump ends at an earlier time, as time limits count it."""
+    story = shared()
+    story.wait(WEEK)
+    job = story.submit(spec(4, tenant=OTHER))
+    story.run(job, ("n1", 0))
+    story.do(MoveClock(by=CONTROL, by_ms=WEEK))
+    story.wait(MINUTE_MS)
+    loaded = load_snapshot(snapshot_chunks(story.state))
+    story.end(job)  # every invariant is checked here
+    assert of_story(story, OTHER) == 0
+    for record in story.log[loaded.position :]:
+        apply(loaded, decode_fact(record), Position(loaded.position + 1))
+    assert list(snapshot_chunks(loaded)) == list(snapshot_chunks(story.state))
+    story.run(story.submit(spec(4, tenant=OTHER)), ("n1", 0))
+    story.wait(2 * WEEK - MINUTE_MS)
+    assert of_story(story, OTHER) == 2, "counted again from the time of the jump on"
+
+
 def test_a_changed_policy_takes_effect_from_its_place_in_the_log_on() -> None:
     story = shared()
     job = story.submit(spec(8, tenant=OTHER))

@@ -19,7 +19,7 @@ from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.quota import Pools
 from stoker.brain.domain.secret import Secret
 from stoker.brain.domain.tenant import Tenant
-from stoker.brain.domain.units import Instant, later
+from stoker.brain.domain.units import Instant
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.decayed_usage import UsageRecord
 from stoker.brain.state.events.union import Event
@@ -169,7 +169,7 @@ def _fill(state: ClusterState, header: _Header, nodes: list[Node], jobs: Iterabl
             state.put_job(job)
     state.claims = {claim.job: claim for claim in header.claims}
     # After the jobs: what they hold is in it.
-    state.decayed_usage.load(header.decayed_usage, later(header.last_at, -header.clock_moved_ms))
+    state.decayed_usage.load(header.decayed_usage)
     found = f"{len(state.jobs)} of {header.jobs} jobs, {len(state.nodes)} of {header.nodes} nodes"
     if (len(state.nodes), len(state.jobs)) != (header.nodes, header.jobs):
         raise ValueError(f"not a whole snapshot: {found}")

@@ -76,6 +76,8 @@ class UsageRecord(msgspec.Struct, frozen=True, kw_only=True):
 
     origin: Instant
     """When G was 2^48."""
+    at: Instant
+    """The newest time up to which it was counted."""
     tenants: tuple[tuple[TenantName, int, int, int, int], ...]
     """K of each tenant, by name: GPUs, GPU memory, CPUs, memory."""
 
@@ -90,12 +92,21 @@ class DecayedUsage:
         self.counts = False
         """False while a log is replayed that was written before usage was counted."""
         self.now: Instant = NEVER
-        """Time of the event that is being applied, as time limits count it."""
+        """Time of the event that is being applied, as time limits count it. It never goes back."""
         self.origin: Instant = NEVER
         self._rows: dict[TenantName, list[int]] = {}
         """K by tenant; none that is nothing but zeros for long."""
         self._known: tuple[int, int] = (0, 1 << _ONE_BITS)
         """Time since the origin, and G then."""
+
+    def advance(self, now: Instant) -> None:
+        """Let it be so late, but never earlier than before.
+
+        What happened after a jump of the clock, and before that was noted, seems later than what follows: until that
+        time is reached again nothing more is counted.
+        """
+        if now > self.now or not self.counts:
+            self.now = now
 
     def begin(self, held: Mapping[TenantName, Amount]) -> None:
         """Count from now on, if it wasn't counted before. What is held by now counts from now."""
@@ -150,9 +161,9 @@ class DecayedUsage:
 
         The denominator is the same for all tenants at one time. `held` is what the tenant holds.
         """
-        weight = self._weight(now)
-        row = self._rows.get(tenant, _NONE)
         # A reader whose clock is behind the newest event would see less than nothing.
+        weight = self._weight(max(now, self.now))
+        row = self._rows.get(tenant, _NONE)
         return [max(0, held[at] * weight - row[at]) for at in range(FIELDS)], weight
 
     def knows(self, tenant: TenantName) -> bool:
@@ -170,13 +181,13 @@ class DecayedUsage:
         if not self.counts:
             return None
         rows = sorted(self._rows.items())
-        return UsageRecord(origin=self.origin, tenants=tuple((name, k[0], k[1], k[2], k[3]) for name, k in rows))
+        tenants = tuple((name, k[0], k[1], k[2], k[3]) for name, k in rows)
+        return UsageRecord(origin=self.origin, at=self.now, tenants=tenants)
 
-    def load(self, record: UsageRecord | None, now: Instant) -> None:
-        """Take over what a snapshot holds, of which the newest event was at `now`."""
-        self.now = now
+    def load(self, record: UsageRecord | None) -> None:
+        """Take over what a snapshot holds."""
         if record is not None:
-            self.counts, self.origin = True, record.origin
+            self.counts, self.origin, self.now = True, record.origin, record.at
             self._rows = {name: list(row) for name, *row in record.tenants}
             self._known = 0, 1 << _ONE_BITS
 

@@ -18,7 +18,7 @@ from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.codec import Fact
 from stoker.brain.state.events.access import AccessEvent
 from stoker.brain.state.events.job import JobEvent
-from stoker.brain.state.events.leadership import LeadershipEvent
+from stoker.brain.state.events.leadership import ClockMoved, LeadershipEvent
 from stoker.brain.state.events.node import NodeEvent
 from stoker.brain.state.events.partition import PartitionEvent
 from stoker.brain.state.events.secret import SecretEvent
@@ -30,7 +30,8 @@ def apply(state: ClusterState, fact: Fact, position: Position) -> None:
     assert position == state.position + 1, f"event {position} applied to a state at {state.position}"
     assert fact.at >= state.last_at, f"event {position} of {fact.at} is older than its predecessor of {state.last_at}"
     event = fact.event
-    state.decayed_usage.now = later(fact.at, -state.clock_moved_ms)
+    moved_ms = state.clock_moved_ms + (event.by_ms if isinstance(event, ClockMoved) else 0)
+    state.decayed_usage.advance(later(fact.at, -moved_ms))
     if isinstance(event, JobEvent):
         apply_job(state, event, fact.at, fact.by)
     elif isinstance(event, NodeEvent):
