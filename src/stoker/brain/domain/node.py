@@ -85,6 +85,12 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     """Whether its agent knows scripts that come with a job. False = one of an older version, which would look for them
     on its own disk."""
 
+    shares_gpus: bool = True
+    """Whether its agent lets several tasks share a GPU. False = one of an older version, which refuses the second."""
+    mps: str = ""
+    """Pipe folder of NVIDIA's MPS there, which bounds what a sharer takes of a GPU. Empty = it has none, and only the
+    programs themselves keep to their shares."""
+
     @property
     def only_users(self) -> bool:
         """Whether it runs only jobs that name a Unix user, and none as root."""

@@ -46,11 +46,14 @@ LINES: Final = "stoker.script_lines"
 SENT: Final = ("PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "LANG")
 _options: Final = with_options(
     # what each task needs
-    click.option("--gpus", "gpu_count", type=click.IntRange(0), metavar="N", help="GPUs of each task. [default: 0]"),
+    click.option(
+        "--gpus", "gpu_count", metavar="N", help="GPUs of each task; 0.25 shares one, as --gpu-share. [default: 0]"
+    ),
+    click.option("--gpu-share", metavar="S", help="Part of one GPU for each task, such as 0.25."),
     click.option(
         "--tasks", type=click.IntRange(1), metavar="N", help="Gang members, placed all or nothing. [default: 1]"
     ),
-    click.option("--gpu-memory", metavar="SIZE", help="Least memory of a GPU, such as 16GiB."),
+    click.option("--gpu-memory", metavar="SIZE", help="Least memory of a GPU, such as 16GiB; the bound of a share."),
     click.option("--gpu-model", metavar="MODEL", help="Only such GPUs: V100 is found in Tesla V100-SXM2-32GB."),
     click.option("--cpus", type=click.IntRange(1), metavar="N", help="CPUs of each task. [default: 1]"),
     click.option("--memory", metavar="SIZE", help="Host memory of each task, such as 64GiB. [default: no limit]"),
@@ -278,6 +281,8 @@ def job_body(
     body: dict[str, Any] = {name: list(each) if isinstance(each, tuple) else each for name, each in said.items()}
     if given.get("begin") is not None:
         body["begin"] = begin_here(given["begin"])  # U4
+    said_gpus = [None if body.pop(name, None) is None else str(given[name]) for name in ("gpu_count", "gpu_share")]
+    body |= _gpus(*said_gpus)
     for field, word in (("gpu_memory_mb", "gpu_memory"), ("memory_mb", "memory")):
         if given.get(word) is not None:
             body[field] = parse_memory_mb(given[word])
@@ -289,7 +294,7 @@ def job_body(
         body["requeue"] = False
     if script is not None:
         body["script"] = script.text
-    looks = given.get("gpu_count") and not given.get("image")
+    looks = (body.get("gpu_count") or "gpu_share" in body) and not given.get("image")
     words = given["command"] or ((LOOK,) if looks else ())
     body["command"] = _command(words) if script is None else list(words)
     exported = (given.get("export") or "").split(",")
@@ -301,6 +306,20 @@ def job_body(
     nothing = any(word.upper() == "NONE" for word in exported)
     body["workdir"] = _absolute(given["workdir"], here) if given.get("workdir") else "" if nothing else here()
     return JobBody(**_as_typed(body))
+
+
+def _gpus(count: str | None, share: str | None) -> dict[str, Any]:
+    """Return the fields of `--gpus` and `--gpu-share`. Raises: click.UsageError, StokerError `bad_gpu_share`."""
+    from stoker.brain.domain.gpu import WHOLE_GPU, parse_gpu_share
+
+    found: dict[str, Any] = {}
+    if count is not None and count.isascii() and count.isdigit():
+        found["gpu_count"] = int(count)
+    elif count is not None:
+        if share is not None:
+            raise click.UsageError(f"--gpus {count} and --gpu-share {share} both ask for a share: give one of them")
+        share = count
+    return found if share is None else {**found, "gpu_share": parse_gpu_share(share) / WHOLE_GPU}
 
 
 def _as_typed(body: dict[str, Any]) -> dict[str, Any]:
