@@ -44,12 +44,37 @@ SCRIPT: Final = "stoker.script"
 LINES: Final = "stoker.script_lines"
 """And the lines on which its directives give options."""
 SENT: Final = ("PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "LANG")
+
+
+class _GpuNumber(click.ParamType[str]):
+    """A share of a GPU, or where `whole` says so a number of GPUs too; kept as it was typed."""
+
+    name = "n"
+
+    def __init__(self, *, whole: bool = True) -> None:
+        self._whole = whole
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from stoker.brain.domain.errors import StokerError
+        from stoker.brain.domain.gpu import parse_gpu_share
+
+        if not (self._whole and value.isascii() and value.isdigit()):
+            try:
+                parse_gpu_share(value)
+            except StokerError as fault:
+                count = "a whole number, nor a share of one: " if self._whole else "a share of a GPU: "
+                either = "neither" if self._whole else "not"
+                hint = fault.refusal.hint
+                self.fail(f"{value[:40]!r} is {either} {count}that is above 0 and at most 1; {hint}", param, ctx)
+        return value
+
+
 _options: Final = with_options(
     # what each task needs
+    click.option("--gpus", "gpu_count", type=_GpuNumber(), help="GPUs of each task; 0.25 shares one. [default: 0]"),
     click.option(
-        "--gpus", "gpu_count", metavar="N", help="GPUs of each task; 0.25 shares one, as --gpu-share. [default: 0]"
+        "--gpu-share", type=_GpuNumber(whole=False), metavar="S", help="Part of one GPU for each task, such as 0.25."
     ),
-    click.option("--gpu-share", metavar="S", help="Part of one GPU for each task, such as 0.25."),
     click.option(
         "--tasks", type=click.IntRange(1), metavar="N", help="Gang members, placed all or nothing. [default: 1]"
     ),

@@ -13,7 +13,7 @@ import msgspec
 from stoker.brain.domain.array import array_text
 from stoker.brain.domain.demand import JobClass
 from stoker.brain.domain.errors import FactValue
-from stoker.brain.domain.gpu import WHOLE_GPU
+from stoker.brain.domain.gpu import gpus_number
 from stoker.brain.domain.job import Attempt, EndCause, Job, StopCause, Task, TextEncoding, Visible
 from stoker.brain.domain.label import JOB_GPU_SHARES, JOB_SCRIPTS
 from stoker.brain.domain.lifecycle import JOB_STATES, JobState, Outcome
@@ -363,7 +363,7 @@ def _task_view(task: Task) -> TaskRunView:
         gpus=placement.gpus,
         cpus=placement.cpus,
         memory_mb=placement.memory_mb,
-        gpu_share=placement.gpu_share / WHOLE_GPU,
+        gpu_share=gpus_number(placement.gpu_share),
         gpu_memory_mb=placement.gpu_memory_mb,
         started_at=iso_or_none(task.started_at),
         ended_at=iso(end.at) if end else None,
@@ -401,7 +401,7 @@ def job_view(shown: JobDetails, *, submitted: bool = False) -> JobView:
         memory_mb=demand.memory_mb,
         tasks=demand.tasks,
         total_gpus=demand.total_gpus,
-        gpu_share=demand.gpu_share / WHOLE_GPU,
+        gpu_share=gpus_number(demand.gpu_share),
         command=spec.command,
         image=spec.image,
         env=spec.env,
