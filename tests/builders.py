@@ -14,7 +14,6 @@ from stoker.brain.domain.array import Members, index_of, indexes_of, member_id, 
 from stoker.brain.domain.demand import Demand, JobClass, Shape
 from stoker.brain.domain.gpu import WHOLE_GPU, Gpu
 from stoker.brain.domain.ids import (
-    DEFAULT_TENANT,
     Epoch,
     GpuUuid,
     JobId,
@@ -31,7 +30,6 @@ from stoker.brain.domain.partition import Partition
 from stoker.brain.domain.plan import Place, Plan, Preempt
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.quota import Amount, Limits, Pools, Quota, held
-from stoker.brain.domain.secret import SealedValue, Secret, SecretName
 from stoker.brain.domain.tenant import THE_DEFAULT, Tenant, path_of
 from stoker.brain.domain.units import DAY_MS, HOUR_MS, NEVER, Instant
 from stoker.brain.domain.where import ANYWHERE, Where, selects
@@ -503,11 +501,3 @@ def where(plan: Plan) -> dict[int, list[tuple[str, list[int]]]]:
         place.job: [(task.node, [int(uuid.rpartition("-")[2]) for uuid in task.gpus]) for task in place.tasks]
         for place in plan.actions
     }
-
-
-def secret(
-    name: str, *, tenant: TenantName = DEFAULT_TENANT, owner: str = "user:anna", size: int = 8, text: str = "c2VhbGVk"
-) -> Secret:
-    """A secret as its command brings it, which nothing opens."""
-    sealed = SealedValue(key="of-tests", text=text)
-    return Secret(tenant=tenant, owner=Principal(owner), name=SecretName(name), sealed=sealed, size=size)

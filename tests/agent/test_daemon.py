@@ -2,6 +2,8 @@
 
 import asyncio
 
+from msgspec.structs import replace
+
 from stoker.agent.instructions import CHECKPOINT_DIR
 from stoker.agent.ports import NoFolders
 from stoker.brain.domain.ids import Epoch, JobId
@@ -209,6 +211,30 @@ async def test_a_start_on_a_gpu_that_is_held_is_the_nodes_failure_and_names_the_
         assert "GPU-1" in finished.end.error
         assert "job 1, attempt 1, rank 0" in finished.end.error
         assert [task.start.key for task in node.runner.starts] == [key(1)]
+
+
+@on_virtual_time
+async def test_sharers_of_a_gpu_start_beside_each_other_up_to_the_whole_of_it() -> None:
+    async with Node() as node:
+        await node.connected()
+        for job, share in ((1, 500), (2, 400), (3, 200)):
+            node.control.tell(replace(start(key(job), gpus=(0,)), gpu_share=share))
+        await node.until(lambda: node.control.finished and len(node.runner.starts) == 2)
+        (finished,) = node.control.finished
+        assert (finished.key, finished.end.cause) == (key(3), EndCause.NEVER_STARTED)
+        assert "still hold 0.9 of it" in finished.end.error
+
+
+@on_virtual_time
+async def test_who_has_a_gpu_for_itself_starts_beside_no_sharer_and_no_sharer_beside_it() -> None:
+    async with Node() as node:
+        await node.connected()
+        node.control.tell(replace(start(key(1), gpus=(0,)), gpu_share=1))
+        node.control.tell(start(key(2), gpus=(0,)))
+        await running(node, job=3, gpus=(1,))
+        node.control.tell(replace(start(key(4), gpus=(1,)), gpu_share=1))
+        await node.until(lambda: len(node.control.finished) == 2)
+        assert sorted(node.finished()) == [(key(2), EndCause.NEVER_STARTED), (key(4), EndCause.NEVER_STARTED)]
 
 
 @on_virtual_time

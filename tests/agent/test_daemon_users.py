@@ -89,5 +89,7 @@ def test_a21_the_share_is_that_of_the_cpus_or_of_the_gpus_whichever_is_more() ->
     assert memory_share(node, one) == SHARE_MB_MIN
     assert memory_share(node, msgspec.structs.replace(one, cpus=16)) == 16_000
     assert memory_share(node, msgspec.structs.replace(one, gpus=(GpuUuid("a"), GpuUuid("b")))) == 32_000
+    quarter = msgspec.structs.replace(one, gpus=(GpuUuid("a"),), gpu_share=250)
+    assert memory_share(node, quarter) == 4_000
     assert memory_share(msgspec.structs.replace(node, memory_mb=512), one) == 512
     assert memory_share(msgspec.structs.replace(node, gpus=()), msgspec.structs.replace(one, cpus=64)) == 64_000

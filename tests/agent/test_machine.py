@@ -10,7 +10,14 @@ from stoker.adapters.entropy import SystemEntropy
 from stoker.agent import machine as measuring
 from stoker.agent.machine import boot_id, describe, local_address, node_name, usable_cpus, usable_memory_mb
 from stoker.agent.main import UID_NAME, _agent_uid
-from stoker.agent.settings import LIMITS, AgentSettings, ControlConnectionSettings, ExecutorSettings, NodeSettings
+from stoker.agent.settings import (
+    LIMITS,
+    AgentSettings,
+    ControlConnectionSettings,
+    ExecutorSettings,
+    GpuSettings,
+    NodeSettings,
+)
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import GpuUuid, NodeName
 from stoker.ports import ProbedGpu, ProbeResult
@@ -168,3 +175,18 @@ def test_by_what_an_agent_is_known_again_is_closed_to_the_jobs_that_pass_through
     kept.chmod(0o644)
     assert _agent_uid(tmp_path, SystemEntropy()) == made
     assert kept.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.parametrize(
+    ("mps", "listens", "told"),
+    [("auto", True, True), ("auto", False, False), ("off", True, False), ("on", False, True)],
+)
+def test_mps_is_told_where_its_daemon_listens_unless_the_settings_say_otherwise(
+    tmp_path: Path, mps: str, listens: bool, told: bool
+) -> None:
+    if listens:
+        (tmp_path / "control").touch()
+    gpu = GpuSettings(mps=mps, mps_pipe_dir=str(tmp_path))  # type: ignore[arg-type]  # one of its words
+    settings = AgentSettings(gpu=gpu)
+    inventory = describe(settings, NodeName("n"), "u", FOUND, "1").inventory
+    assert (inventory.mps, inventory.shares_gpus) == (str(tmp_path) if told else "", True)

@@ -89,7 +89,11 @@ class TwinRunner:
         assert key not in self.records, f"a runner twin was asked to start {key} twice"
         self.starts.append(task)
         self.records[key] = TaskStatus(
-            key=key, phase=TaskPhase.RUNNING, gpus=task.start.gpus, started_at=SimClock().now()
+            key=key,
+            phase=TaskPhase.RUNNING,
+            gpus=task.start.gpus,
+            gpu_share=task.start.gpu_share,
+            started_at=SimClock().now(),
         )
         self._reports.put_nowait(TaskRunning(key=key, pid=4_000 + len(self.starts), at=SimClock().now()))
 
@@ -160,7 +164,9 @@ class TwinRunner:
         self._reports.put_nowait(LeasesUnkept())
 
     def leader_ends(self, key: TaskKey) -> None:
-        self.records[key] = TaskStatus(key=key, phase=TaskPhase.ENDING, gpus=self.records[key].gpus)
+        self.records[key] = TaskStatus(
+            key=key, phase=TaskPhase.ENDING, gpus=self.records[key].gpus, gpu_share=self.records[key].gpu_share
+        )
         self._reports.put_nowait(TaskEnding(key=key))
 
     def end(self, key: TaskKey, end: TaskEnd) -> None:

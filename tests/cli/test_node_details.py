@@ -1,10 +1,11 @@
 """What `stoker node show` tells of a node."""
 
+import msgspec
 import pytest
 
 from stoker.brain.domain.lifecycle import NodeState
-from stoker.cli.display.node_details import node_pairs, note_of
-from stoker.wire.rest.node import OrphanTaskView, PauseView
+from stoker.cli.display.node_details import holder_text, node_pairs, note_of
+from stoker.wire.rest.node import GpuSharerView, OrphanTaskView, PauseView
 from tests.cli.views import node
 
 
@@ -55,3 +56,15 @@ def test_a_pause_is_told_with_its_reason_and_until_when() -> None:
 def test_whether_silence_ever_moves_its_jobs_is_told() -> None:
     assert dict(node_pairs(node(keeps_leases=True)))["leases"] == "kept"
     assert "its jobs wait for it" in str(dict(node_pairs(node()))["leases"])
+
+
+def test_what_bounds_sharers_of_a_gpu_is_told() -> None:
+    assert dict(node_pairs(node(mps="/tmp/nvidia-mps")))["sharing"] == "MPS at /tmp/nvidia-mps"
+    assert "cooperative" in str(dict(node_pairs(node()))["sharing"])
+
+
+def test_the_sharers_of_a_gpu_are_shown_with_their_shares_and_those_of_others_without_a_name() -> None:
+    (first, *_) = node().gpus
+    sharers = [GpuSharerView(job=job, share=share, memory_mb=1) for job, share in (("7", 0.25), ("", 0.5))]
+    assert holder_text(msgspec.structs.replace(first, sharers=sharers)) == "7 (0.25), - (0.5)"
+    assert holder_text(msgspec.structs.replace(first, current_task="9")) == "9"

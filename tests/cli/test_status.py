@@ -31,6 +31,18 @@ def test_gpus_in_quarantine_are_told_while_there_are_any() -> None:
     assert "quarantined" not in str(dict(cluster_pairs(cluster()))["gpus"])
 
 
+def test_shared_gpus_are_told_with_what_keeps_programs_to_their_shares() -> None:
+    assert "shared" not in dict(cluster_pairs(cluster()))
+    loose = dict(cluster_pairs(cluster(shared_gpus=3, sharing_nodes_without_mps=1)))["shared"]
+    assert "on 1 node without MPS: there only the programs themselves keep to their shares" in str(loose)
+    assert "MPS keeps" in str(dict(cluster_pairs(cluster(shared_gpus=3)))["shared"])
+
+
+def test_a_job_that_shares_a_gpu_shows_its_share_and_its_bound() -> None:
+    said = dict(job_pairs(job(gpu_count=1, gpu_share=0.25, gpu_memory_mb=10_240), 0, whole=True))
+    assert any("0.25 of a GPU, within 10240 MiB" in str(text) for text in said.values())
+
+
 class Annotated(JobView, frozen=True, kw_only=True, omit_defaults=True):
     """A job as it would look with two more optional text fields, and one that must be there."""
 

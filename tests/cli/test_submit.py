@@ -97,6 +97,25 @@ def test_a_relative_workdir_is_meant_from_here() -> None:
     assert body("true", workdir="/abs").workdir == "/abs"
 
 
+def test_a_share_is_sent_as_a_number_however_it_was_asked_for() -> None:
+    assert body("x", gpu_share="0.25", gpu_memory="10GiB").gpu_share == 0.25
+    assert (body("x", gpu_count="0.5").gpu_share, body("x", gpu_count="0.5").gpu_count) == (0.5, 0)
+    assert (body("x", gpu_count="2").gpu_share, body("x", gpu_count="2").gpu_count) == (None, 2)
+    assert body(gpu_share="0.5").command == ["nvidia-smi"]
+
+
+@pytest.mark.parametrize("text", ["-1", "1.5", "x", "0.0001", "0.0", "1e-9", "nan", "0_1"])
+def test_neither_a_number_of_gpus_nor_a_share_is_refused_in_one_clear_sentence(text: str) -> None:
+    for word in ("gpu_count", "gpu_share"):
+        with pytest.raises(StokerError, match="must be above 0 and at most 1"):
+            body("x", **{word: text})
+
+
+def test_a_share_that_is_said_twice_is_a_usage_error() -> None:
+    with pytest.raises(click.UsageError, match="both ask for a share"):
+        body("x", gpu_count="0.5", gpu_share="0.25")
+
+
 def test_sizes_are_read_as_people_type_them() -> None:
     sent = body("true", gpu_memory="16GiB", memory="512M")
     assert (sent.gpu_memory_mb, sent.memory_mb) == (16_384, 512)

@@ -24,7 +24,7 @@ from stoker.brain.state.commands import Command
 from stoker.brain.state.events.tenant import tenant_text
 from stoker.control.audit_actions import ACTIONS
 from stoker.control.feed import Entry
-from tests.builders import secret
+from tests.brain.state.story import secret
 from tests.control.audit_stage import rows_of, token, told, written
 from tests.control.history_stage import worker
 from tests.control.stage import ANNA, Stage, spec, stage, virtual

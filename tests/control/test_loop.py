@@ -17,7 +17,7 @@ from stoker.brain.domain.quota import Limits, Quota
 from stoker.brain.domain.reason import ReasonCode
 from stoker.brain.domain.tenant import Tenant
 from stoker.brain.domain.units import Instant
-from stoker.brain.engine import claims
+from stoker.brain.engine import gang
 from stoker.brain.state.admit import deadlines
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.commands import DrainNode, PutTenant, ResumeNode, Submit
@@ -234,12 +234,12 @@ async def test_a_job_that_breaks_the_engine_is_set_aside_and_the_rest_is_schedul
     async with stage() as s:
         player = await s.join("n1", 8)
         beating = asyncio.ensure_future(player.keep_beating())
-        sound, broken = claims.choose_port, True
+        sound, broken = gang.choose_port, True
 
         def sometimes(*args: object) -> object:
             return 1 // 0 if broken else sound(*args)  # type: ignore[arg-type]  # passed through
 
-        monkeypatch.setattr(claims, "choose_port", sometimes)
+        monkeypatch.setattr(gang, "choose_port", sometimes)
         bad = await s.submit(gpus=2, priority=900)
         others = [await s.submit(gpus=1), await s.submit()]
         await s.until(lambda: all(s.job(job).state is JobState.STARTING for job in others))

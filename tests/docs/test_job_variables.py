@@ -11,7 +11,7 @@ from stoker.agent.runner.process.procfs import MARK_NAME
 from stoker.agent.runner.supervisor import HOST_FILE_NAME, NOTICE_FILE_NAME
 from stoker.brain.domain.allocation import TaskPlacement
 from stoker.brain.domain.demand import Demand
-from stoker.brain.domain.environment import rendezvous_variables, task_environment
+from stoker.brain.domain.environment import rendezvous_variables, share_variables, task_environment
 from stoker.brain.domain.ids import Epoch, JobId, NodeName, Principal
 from stoker.brain.domain.job import Attempt, Job, JobSpec, Task
 from stoker.brain.domain.units import Instant
@@ -28,6 +28,7 @@ def test_every_variable_of_a_job_is_in_the_table_and_the_table_has_no_others() -
     given = {
         **task_environment(member, attempt, 0, {}, {}),
         **rendezvous_variables("n1", 20_000),
+        **share_variables(replace(place, gpu_share=250), "/tmp/mps"),
         **account_variables(),
     }
     given |= dict.fromkeys((CHECKPOINT_DIR, HOST_FILE_NAME, NOTICE_FILE_NAME, MARK_NAME), "")

@@ -63,10 +63,14 @@ inventories = st.builds(
     gpu_fault=text,
     reads_latin_1=st.booleans(),
     keeps_scripts=st.booleans(),
+    shares_gpus=st.booleans(),
+    mps=text,
 )
 nodes = st.from_regex(NODE_NAME, fullmatch=True).map(NodeName)
+shares = st.integers(1, 1_000)
 registrations = st.builds(Registration, node=nodes, inventory=inventories)
-statuses = st.builds(TaskStatus, key=keys, phase=st.sampled_from(TaskPhase), gpus=uuids, started_at=instant)
+phases = st.sampled_from(TaskPhase)
+statuses = st.builds(TaskStatus, key=keys, phase=phases, gpus=uuids, gpu_share=shares, started_at=instant)
 reports: st.SearchStrategy[Report] = st.one_of(
     st.builds(
         TaskInventory,
@@ -98,6 +102,7 @@ instructions: st.SearchStrategy[Instruction] = st.one_of(
         env=st.dictionaries(text, text, max_size=3),
         workdir=text,
         gpus=uuids,
+        gpu_share=shares,
         cpus=count,
         memory_mb=big,
         user=text,
@@ -279,13 +284,13 @@ def test_an_error_with_undecodable_bytes_still_reaches_people() -> None:
 def test_every_field_of_every_noun_is_on_the_wire() -> None:
     """A field added to a noun and forgotten here would be dropped in silence: the strategies name them all."""
     drawn: dict[type[msgspec.Struct], int] = {
-        Inventory: 19,
+        Inventory: 21,
         Gpu: 5,
-        TaskStatus: 4,
+        TaskStatus: 5,
         TaskInventory: 3,
         Started: 3,
         Beat: 3,
-        Start: 20,
+        Start: 21,
         Stop: 5,
         StopNotice: 4,
         Warn: 5,

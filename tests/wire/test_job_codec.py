@@ -76,6 +76,7 @@ VIEW = JobView(
     gpu_count=1,
     gpu_memory_mb=2,
     gpu_model="V100",
+    gpu_share=0.25,
     cpus=3,
     cpu_cores=3,
     memory_mb=4,

@@ -47,6 +47,24 @@ def test_the_mvps_body_is_read_by_its_own_bytes() -> None:
     assert read.demand == Demand(gpu_count=1, gpu_memory_mb=16_000, cpus=4, memory_mb=32_000)
 
 
+@pytest.mark.parametrize(
+    ("share", "milli"), [(0.25, 250), (0.001, 1), (0.999, 999), (1, 1_000), (0.3, 300), (0.1 + 0.2, None), (0.29, 290)]
+)
+def test_a_share_of_a_gpu_is_of_one_gpu_and_exactly_what_its_digits_say(share: float, milli: int | None) -> None:
+    if milli is None:
+        assert refused({"command": "true", "gpu_share": share}).code == "bad_gpu_share"
+    else:
+        assert spec(gpu_share=share).demand == Demand(gpu_count=1, gpu_share=milli)
+    assert spec(gpu_share=0.5, gpu_count=2).demand.gpu_count == 2, "the brain refuses that"
+
+
+@pytest.mark.parametrize("share", [0, -0.25, 1.5, 2, 0.0005, 1e300])
+def test_what_is_no_share_of_a_gpu_is_refused_with_its_field(share: float) -> None:
+    refusal = refused({"command": "true", "gpu_share": share})
+    assert (refusal.code, refusal.facts["path"]) == ("bad_gpu_share", "gpu_share")
+    assert "0.25" in refusal.hint
+
+
 def test_the_dgpu_body_is_read_by_its_own_bytes() -> None:
     data = b'{"priority":"high","gpu_count":2,"command":"python train.py"}'
     read = task_spec(decode_body(TaskBody, data))
@@ -169,6 +187,7 @@ EVERY: dict[str, tuple[object, Callable[[JobSpec], object], object]] = {
         Notify(on=(NotifyEvent.END, NotifyEvent.WAIT), wait_ms=3_600_000),
     ),
     "notify_to": ("team", lambda job: job.notify, Notify(to=("webhook:team",))),
+    "gpu_share": (0.25, lambda job: job.demand.gpu_share, 250),
     "labels": ({"team": "nlp"}, lambda job: job.labels, {"team": "nlp"}),
     "secrets": ({"A": "HF_TOKEN"}, lambda job: job.secrets, {"A": "HF_TOKEN"}),
 }

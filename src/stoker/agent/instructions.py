@@ -9,7 +9,7 @@ SHELL of that account from the runner.
 Rules: A3  an instruction of an older epoch than the stream's is ignored and counted
        A4  a start whose key is known is answered from what is known, never acted on
        A5  a start whose GPUs aren't free here ends `never_started` and says who holds them: the node's fault, so the
-           job is requeued
+           job is requeued; sharers hold at most the whole of a GPU together, and nobody is beside one that has it all
        A6  a stop of a task that this node has no trace of is answered with an end `gone`
        A9  a call to the runner is carried through when the stream that asked for it breaks meanwhile: half a start
            would be noted here and unknown there, and its GPUs held for ever
@@ -34,6 +34,7 @@ import msgspec
 from stoker.agent.delivery import Delivery
 from stoker.agent.observed import Observed
 from stoker.agent.ports import AgentPorts, StartTask, TaskOver, TaskWarning
+from stoker.brain.domain.gpu import WHOLE_GPU, gpus_number
 from stoker.brain.domain.ids import Epoch
 from stoker.brain.domain.instruction import Instruction, Signal, Start, Stop, StopNotice, TaskKey, Warn
 from stoker.brain.domain.job import EndCause, TaskEnd
@@ -210,8 +211,12 @@ class InstructionExecutor:
         missing = [uuid for uuid in start.gpus if uuid not in here]
         if missing:
             return f"GPU {missing[0]} isn't on this node ({len(missing)} of {len(start.gpus)} are missing)"
-        for uuid, key in self._observed.holders(start.gpus).items():
-            return f"GPU {uuid} isn't free here: {_name(key)} still holds it"
+        for uuid, holders in self._observed.holders(start.gpus).items():
+            held = sum(each.gpu_share for each in holders)
+            if held + start.gpu_share > WHOLE_GPU:
+                others = ", ".join(_name(each.key) for each in holders)
+                share = "it" if held >= WHOLE_GPU else f"{gpus_number(held)} of it"
+                return f"GPU {uuid} isn't free here: {others} still {'holds' if len(holders) == 1 else 'hold'} {share}"
         return ""
 
     @property
@@ -251,7 +256,7 @@ class InstructionExecutor:
 def memory_share(node: Inventory, start: Start) -> int:
     """Return the MiB of memory that a task may have which asked for none (A21)."""
     of_cpus = node.memory_mb * start.cpus // max(1, node.cpus)
-    of_gpus = node.memory_mb * len(start.gpus) // max(1, len(node.gpus))
+    of_gpus = node.memory_mb * len(start.gpus) * start.gpu_share // (WHOLE_GPU * max(1, len(node.gpus)))
     return min(node.memory_mb, max(of_cpus, of_gpus, SHARE_MB_MIN))
 
 

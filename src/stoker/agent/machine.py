@@ -32,7 +32,7 @@ from msgspec.structs import replace
 from stoker.agent.known_gpus import NAME as KNOWN_NAME
 from stoker.agent.known_gpus import KnownGpus
 from stoker.agent.runner.site_program import program_fault
-from stoker.agent.settings import ADDRESS, LIMITS, AgentSettings, ExecutorSettings, job_limits
+from stoker.agent.settings import ADDRESS, LIMITS, AgentSettings, ExecutorSettings, GpuSettings, job_limits
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.gpu import Gpu
 from stoker.brain.domain.ids import GpuUuid, NodeName
@@ -192,8 +192,15 @@ def describe(settings: AgentSettings, name: NodeName, uid: str, found: ProbeResu
         gpu_fault=_fault_text(found),
         account=account_name(),
         allow_root=settings.executor.allow_root,
+        mps=_mps_folder(settings.gpu),
     )
     return Registration(node=name, inventory=inventory)
+
+
+def _mps_folder(gpu: GpuSettings) -> str:
+    """Return the pipe folder of MPS that tasks are told of; empty = none."""
+    listens = (Path(gpu.mps_pipe_dir) / "control").exists()
+    return gpu.mps_pipe_dir if gpu.mps == "on" or (gpu.mps == "auto" and listens) else ""
 
 
 def account_name() -> str:

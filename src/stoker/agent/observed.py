@@ -16,6 +16,8 @@ Limits: of an end that has arrived only the key stays here, 150 bytes; the runne
 from collections.abc import Iterable
 from typing import Final
 
+from msgspec.structs import replace
+
 from stoker.agent.ports import RunnerInventory, TaskEnding, TaskOver, TaskRunning
 from stoker.brain.domain.ids import GpuUuid, JobId
 from stoker.brain.domain.instruction import Start, TaskKey
@@ -56,7 +58,9 @@ class Observed:
     def starting(self, start: Start) -> None:
         """Note a start before it goes to the runner (O2)."""
         assert start.key not in self.open, f"started twice: {start.key}"
-        self.open[start.key] = TaskStatus(key=start.key, phase=TaskPhase.STARTING, gpus=start.gpus)
+        self.open[start.key] = TaskStatus(
+            key=start.key, phase=TaskPhase.STARTING, gpus=start.gpus, gpu_share=start.gpu_share
+        )
 
     def advanced(self, report: TaskRunning | TaskEnding) -> None:
         """Note that a task runs, or is ending; its phase never goes back (O4)."""
@@ -66,7 +70,7 @@ class Observed:
         if known is None or _ORDER[known.phase] >= _ORDER[phase]:
             return  # a task that isn't open has ended
         started_at = running.at if running else known.started_at
-        self.open[report.key] = TaskStatus(key=report.key, phase=phase, gpus=known.gpus, started_at=started_at)
+        self.open[report.key] = replace(known, phase=phase, started_at=started_at)
         if running:
             self._pids[report.key] = running.pid
 
@@ -124,9 +128,12 @@ class Observed:
             return None
         return Started(key=key, at=status.started_at, pid=self._pids.get(key, 0))
 
-    def holders(self, gpus: Iterable[GpuUuid]) -> dict[GpuUuid, TaskKey]:
-        """Return those of the GPUs that open tasks hold, each with its task."""
-        held = {gpu: status.key for status in self.open.values() for gpu in status.gpus}
+    def holders(self, gpus: Iterable[GpuUuid]) -> dict[GpuUuid, list[TaskStatus]]:
+        """Return those of the GPUs that open tasks hold, each with its tasks."""
+        held: dict[GpuUuid, list[TaskStatus]] = {}
+        for status in self.open.values():
+            for gpu in status.gpus:
+                held.setdefault(gpu, []).append(status)
         return {gpu: held[gpu] for gpu in gpus if gpu in held}
 
     @property

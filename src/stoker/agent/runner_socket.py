@@ -130,6 +130,7 @@ class RunnerSocket:
             "env": {**task.env, **{native(name): native(value) for name, value in start.env.items()}},
             "workdir": native(start.workdir),
             "gpus": list(start.gpus),
+            "gpu_share": start.gpu_share,
             "memory_mb": start.memory_mb or task.memory_mb,
             "user": start.user,
             "probe_port": start.probe_port,

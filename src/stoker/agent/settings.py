@@ -107,11 +107,20 @@ class GpuSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds between two looks once every GPU could be read. A GPU that two looks in a row don't find gets no new
     work, and the node says so; a job that has it goes on. nvidia-smi costs a tenth of a second of CPU, a second where
     nothing keeps the driver loaded (persistence mode). 0 = no looks any more."""
+    mps: Literal["auto", "on", "off"] = "auto"
+    """Whether tasks that share a GPU are told of NVIDIA's MPS, which bounds what each takes of its computing time and
+    memory. auto = where its daemon listens in mps_pipe_dir when the agent starts; on = always; off = never: sharing is
+    then cooperative, and nothing but the programs themselves keeps to the shares. Who starts the daemon is the site:
+    `nvidia-cuda-mps-control -d`, as the account that jobs run as, or root."""
+    mps_pipe_dir: str = "/tmp/nvidia-mps"
+    """Pipe folder of MPS, an absolute path: where its daemon listens if CUDA_MPS_PIPE_DIRECTORY says nothing else."""
 
     def faults(self) -> list[str]:
         found = []
         if self.detection == "nvml":
             found.append("detection: this version can't ask NVML yet; `nvidia-smi` finds the same GPUs")
+        if not self.mps_pipe_dir.startswith("/"):
+            found.append(f"mps_pipe_dir: {self.mps_pipe_dir[:80]!r} isn't an absolute path")
         if self.detection == "scripted" and not self.script:
             found.append("script: must name a file when detection is `scripted`")
         if self.script and self.detection not in ("auto", "scripted"):

@@ -21,7 +21,7 @@ Rules: O1  an instruction leaves only when all that it follows from is durable
 
 from collections.abc import Callable, Iterable, Sequence
 
-from stoker.brain.domain.environment import host_file, task_environment
+from stoker.brain.domain.environment import host_file, share_variables, task_environment
 from stoker.brain.domain.errors import StokerError, refusal_error
 from stoker.brain.domain.ids import JobId, NodeName
 from stoker.brain.domain.instruction import Instruction, Signal, Start, Stop, StopNotice, TaskKey, Warn
@@ -213,7 +213,8 @@ class Outbox:
 
     def _start(self, key: TaskKey, job: Job, attempt: Attempt, task: Task, opened: dict[str, str]) -> Start:
         state, placement = self._committer.state, task.placement
-        devices = {placement.node: state.nodes[placement.node].inventory.gpus}
+        inventory = state.nodes[placement.node].inventory
+        devices = {placement.node: inventory.gpus}
         addresses = {
             node: state.nodes[node].inventory.address for node in {task.placement.node: None for task in attempt.tasks}
         }
@@ -222,10 +223,11 @@ class Outbox:
             key=key,
             epoch=state.epoch,
             command=job.spec.command,
-            env=task_environment(job, attempt, key.rank, devices, opened),
+            env=task_environment(job, attempt, key.rank, devices, opened) | share_variables(placement, inventory.mps),
             workdir=job.spec.workdir,
             gpus=placement.gpus,
             cpus=placement.cpus,
+            gpu_share=placement.gpu_share,
             memory_mb=placement.memory_mb,
             user=job.spec.user,
             tenant=job.spec.tenant,

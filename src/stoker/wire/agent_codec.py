@@ -12,7 +12,7 @@ from typing import Any, TypeVar, assert_never
 
 import msgspec
 
-from stoker.brain.domain.gpu import Gpu
+from stoker.brain.domain.gpu import WHOLE_GPU, Gpu
 from stoker.brain.domain.ids import Epoch, GpuUuid, JobId, NodeName
 from stoker.brain.domain.instruction import SIGNAL_MAX, Instruction, Signal, Start, Stop, StopNotice, TaskKey, Warn
 from stoker.brain.domain.job import EndCause, StopCause, TaskEnd, TextEncoding
@@ -115,7 +115,8 @@ def _decode_kept(wire: Iterable[int]) -> tuple[TaskKey, ...]:
 
 def _decode_status(wire: pb.TaskStatus) -> TaskStatus:
     phase = _word("phase", TaskPhase, wire.phase)
-    return _decoded(TaskStatus, wire, key=_decode_key(wire.key), phase=phase, gpus=_gpus(wire.gpus))
+    gpus, share = _gpus(wire.gpus), _share(wire.gpu_share)
+    return _decoded(TaskStatus, wire, key=_decode_key(wire.key), phase=phase, gpus=gpus, gpu_share=share)
 
 
 # --- instructions: control plane to agent -----------------------------------------------------------------------
@@ -180,8 +181,16 @@ def _decode_start(wire: pb.Start) -> Start:
         command=wire.shell or tuple(wire.argv),
         env=dict(wire.env),
         gpus=_gpus(wire.gpus),
+        gpu_share=_share(wire.gpu_share),
         encoding=_word("encoding", TextEncoding, wire.encoding or TextEncoding.UTF_8),
     )
+
+
+def _share(wire: int) -> int:
+    """The share of each GPU; an older neighbour, which knows only whole ones, says nothing. Raises: Malformed."""
+    if not 0 <= wire <= WHOLE_GPU:
+        raise Malformed(f"gpu_share can't be {wire}: it is from 1 to {WHOLE_GPU}")
+    return wire or WHOLE_GPU
 
 
 # --- ends -------------------------------------------------------------------------------------------------------

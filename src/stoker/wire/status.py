@@ -105,6 +105,7 @@ STATUSES: Final[dict[str, Status]] = {
     "bad_tenant_name": _mistyped("Not a name for a tenant"),
     "bad_share": _mistyped("Not a share of the GPUs"),
     "bad_gpu_share": _mistyped("Not a share of a GPU"),
+    "shares_unknown": _impossible("No node knows shares of a GPU"),
     "share_of_one_gpu": _mistyped("A share of several GPUs"),
     # the job is out of bounds
     "no_jobs": _malformed("The list of jobs is empty"),
@@ -329,6 +330,7 @@ SUBMIT_CODES: Final = (
     "out_of_range",
     "bad_gpu_share",
     "share_of_one_gpu",
+    "shares_unknown",
     "text_too_long",
     "too_many_jobs",
     "time_limit_too_long",

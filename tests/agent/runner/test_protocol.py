@@ -48,6 +48,7 @@ ORDER: dict[str, object] = {
     "gang_port_min": 20_000, "gang_port_max": 29_999, "host_file": "10.0.0.1 slots=2\n",
     "script": "echo",
     "prolog": "/etc/prolog", "epilog": "/etc/epilog", "site_env": {"A": "b"}, "site_timeout_s": 60,
+    "gpu_share": 250,
 }  # fmt: skip
 
 
@@ -60,7 +61,7 @@ def test_a_start_of_an_older_agent_that_knows_no_files_has_none() -> None:
     meant: dict[str, object] = {"output": "", "error": "", "append": False, "folder": "", "lease_ms": 0}
     meant |= {"umask": 0o022, "limits": {}, "pids_max": 0, "gang_port_min": 0, "gang_port_max": 0, "host_file": ""}
     meant |= {"prolog": "", "epilog": "", "site_env": {}, "site_timeout_s": 0}
-    meant |= {"script": ""}
+    meant |= {"script": "", "gpu_share": 1_000}
     older = {name: value for name, value in ORDER.items() if name not in meant}
     assert read_start(older) == {**ORDER, **meant}
 

@@ -7,10 +7,10 @@ from msgspec.structs import replace
 
 from stoker.brain.domain.allocation import TaskPlacement
 from stoker.brain.domain.demand import Demand
-from stoker.brain.domain.environment import host_file, task_environment
+from stoker.brain.domain.environment import host_file, share_variables, task_environment
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.fit import tasks_that_fit
-from stoker.brain.domain.gpu import Gpu, model_matches
+from stoker.brain.domain.gpu import Gpu, gpus_number, model_matches, parse_gpu_share
 from stoker.brain.domain.ids import Epoch, GpuUuid, JobId, NodeName, Principal, parse_job_id
 from stoker.brain.domain.job import Attempt, Job, JobSpec, Task, Visible
 from stoker.brain.domain.lifecycle import (
@@ -258,3 +258,30 @@ def test_what_a_placement_takes_is_free_no_more_and_the_rest_is() -> None:
     gpus = tuple(Gpu(uuid=GpuUuid(f"G{n}"), index=n, model="H100", memory_mb=81_920) for n in range(2))
     placement = TaskPlacement(rank=0, node=NodeName("n"), gpus=(gpus[0].uuid,), cpus=3, memory_mb=10)
     assert Free(gpus, 8, 100).take(placement) == Free(gpus[1:], 5, 90)
+
+
+# -- shares of a GPU ---------------------------------------------------------------------------------------------
+
+
+def test_a_sharer_is_told_its_share_and_bound_and_those_of_mps_only_where_there_is_one() -> None:
+    whole = TaskPlacement(rank=0, node=NodeName("n"), gpus=(GpuUuid("g"),), cpus=1, memory_mb=0)
+    share = replace(whole, gpu_share=335, gpu_memory_mb=10_240)
+    assert share_variables(whole, "/tmp/mps") == {}
+    assert share_variables(share, "") == {"STOKER_GPU_SHARE": "0.335", "STOKER_GPU_MEMORY_MB": "10240"}
+    told = share_variables(share, "/tmp/mps")
+    assert told["CUDA_MPS_PIPE_DIRECTORY"] == "/tmp/mps"
+    assert told["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "33"
+    assert told["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=10240M"
+    tiny = share_variables(replace(share, gpu_share=1), "/tmp/mps")
+    assert tiny["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "1", "0 would mean no bound"
+
+
+@pytest.mark.parametrize(("text", "milli"), [("0.25", 250), ("1", 1_000), (" .5 ", 500), ("1e-3", 1), ("0.250", 250)])
+def test_a_share_is_read_in_thousandths(text: str, milli: int) -> None:
+    assert parse_gpu_share(text) == milli
+    assert parse_gpu_share(repr(milli / 1_000)) == milli
+
+
+def test_thousandths_are_shown_as_people_write_gpus() -> None:
+    assert [gpus_number(milli) for milli in (0, 250, 1_000, 2_500)] == [0, 0.25, 1, 2.5]
+    assert isinstance(gpus_number(2_000), int)

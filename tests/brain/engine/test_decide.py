@@ -9,7 +9,7 @@ from stoker.brain.domain.ids import JobId
 from stoker.brain.domain.plan import UndecidableShape
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.reason import ReasonCode
-from stoker.brain.engine import claims, gpu_choices, scheduling_pass
+from stoker.brain.engine import gang, gpu_choices, scheduling_pass
 from tests.builders import A100, V100, cluster, job, member, node, refused_on, running_on, started_members, where
 
 
@@ -287,7 +287,7 @@ def test_the_order_in_which_nodes_registered_does_not_matter() -> None:
 
 @pytest.mark.parametrize(
     ("module", "place"),
-    [(claims, "choose_port"), (gpu_choices, "fit_gang"), (scheduling_pass, "number_ranks")],
+    [(gang, "choose_port"), (gpu_choices, "fit_gang"), (scheduling_pass, "number_ranks")],
     ids=["choose_port", "fit_gang", "number_ranks"],
 )
 def test_a_fault_is_blamed_on_the_shape_that_was_decided_on(

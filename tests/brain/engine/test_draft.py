@@ -10,14 +10,13 @@ from hypothesis import strategies as st
 from stoker.brain.domain.allocation import TaskPlacement
 from stoker.brain.domain.gpu import Gpu
 from stoker.brain.domain.ids import GpuUuid, NodeName
-from stoker.brain.domain.node import Free, Inventory, Node
+from stoker.brain.domain.node import Free, Inventory, Node, free_on
 from stoker.brain.domain.where import ANYWHERE
 from stoker.brain.engine.candidate_nodes import CandidateNodes
 from stoker.brain.engine.demand_cache import DemandCache
 from stoker.brain.engine.draft import Draft
 from stoker.brain.engine.fit import Search
 from stoker.brain.engine.gang import fit_gang
-from stoker.brain.state.indexes import free_on
 from stoker.brain.state.view import GpuKinds
 from tests.builders import NOW, Cluster, cluster, job, node, placement, running_on
 

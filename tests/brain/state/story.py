@@ -5,13 +5,25 @@ from stoker.brain.domain.array import JobRef, parse_array, parse_job_ref
 from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.errors import Refusal
 from stoker.brain.domain.gpu import Gpu
-from stoker.brain.domain.ids import CONTROL, Epoch, GpuUuid, JobId, NodeName, Position, Principal, node_principal
+from stoker.brain.domain.ids import (
+    CONTROL,
+    DEFAULT_TENANT,
+    Epoch,
+    GpuUuid,
+    JobId,
+    NodeName,
+    Position,
+    Principal,
+    TenantName,
+    node_principal,
+)
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.job import EndCause, Job, JobSpec, TaskEnd
 from stoker.brain.domain.node import Inventory
 from stoker.brain.domain.plan import Place, Plan
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.report import Registration, Started, TaskFinished, TaskInventory, TaskPhase, TaskStatus
+from stoker.brain.domain.secret import SealedValue, Secret, SecretName
 from stoker.brain.domain.units import Instant
 from stoker.brain.state.admit.dispatch import admit
 from stoker.brain.state.apply.dispatch import apply
@@ -228,3 +240,11 @@ def settle_all(story: Story, plan: Plan) -> list[tuple[Event, ...]]:
             story.apply(event)
         done.append(events)
     return done
+
+
+def secret(
+    name: str, *, tenant: TenantName = DEFAULT_TENANT, owner: str = "user:anna", size: int = 8, text: str = "c2VhbGVk"
+) -> Secret:
+    """A secret as its command brings it, which nothing opens."""
+    sealed = SealedValue(key="of-tests", text=text)
+    return Secret(tenant=tenant, owner=Principal(owner), name=SecretName(name), sealed=sealed, size=size)

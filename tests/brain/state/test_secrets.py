@@ -24,8 +24,7 @@ from stoker.brain.state.codec import decode_fact, load_snapshot, snapshot_chunks
 from stoker.brain.state.commands import DeleteSecret, DeleteTenant, PutTenant, SetSecret, WithholdStart
 from stoker.brain.state.events.secret import SecretDeleted, SecretSet
 from stoker.brain.state.events.tenant import TenantDeleted
-from tests.brain.state.story import ANNA, Story
-from tests.builders import secret
+from tests.brain.state.story import ANNA, Story, secret
 
 LAB = TenantName("lab")
 

@@ -38,6 +38,8 @@ if TYPE_CHECKING:
         boot: str
         at: int
         gpus: list[str]
+        gpu_share: NotRequired[int]
+        """Thousandths of each, where it shares them."""
         groups: list[str]
         pid: int
         birth: int

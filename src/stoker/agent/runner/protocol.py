@@ -49,6 +49,8 @@ if TYPE_CHECKING:
         env: dict[str, str]
         workdir: str
         gpus: list[str]
+        gpu_share: int
+        """Thousandths that it holds of each of its GPUs."""
         memory_mb: int
         user: str
         allow_root: bool
@@ -102,11 +104,14 @@ if TYPE_CHECKING:
         key: str
         phase: str
         gpus: list[str]
+        gpu_share: int
         started_at: int
 
     class OverFields(TypedDict):
         key: str
         gpus: list[str]
+        gpu_share: NotRequired[int]
+        """Only where it isn't WHOLE_GPU."""
         started_at: int
         end: EndFields
 
@@ -129,12 +134,13 @@ _CREDENTIALS: Final = struct.Struct("iII")
 _OLDER: Final[dict[str, object]] = {
     "output": "", "error": "", "append": False, "folder": "", "allow_root": False, "lease_ms": 0, "umask": 0o022,
     "limits": {}, "pids_max": 0, "gang_port_min": 0, "gang_port_max": 0, "host_file": "", "script": "",
-    "prolog": "", "epilog": "", "site_env": {}, "site_timeout_s": 0,
+    "prolog": "", "epilog": "", "site_env": {}, "site_timeout_s": 0, "gpu_share": 1_000,
 }  # fmt: skip
 """What a start means that is an older agent's, which says nothing of these (P2)."""
 _TEXTS: Final = ("shell", "workdir", "user", "output", "error", "folder", "host_file", "script", "prolog", "epilog")
 _NUMBERS: Final = (
     "memory_mb", "probe_port", "lease_ms", "umask", "pids_max", "gang_port_min", "gang_port_max", "site_timeout_s",
+    "gpu_share",
 )  # fmt: skip
 _READ_BYTES: Final = 256 * 1024
 """Taken from the socket in one turn."""

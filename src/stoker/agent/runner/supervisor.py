@@ -30,7 +30,7 @@ from stoker.agent.runner.process.launch import (
 )
 from stoker.agent.runner.process.tree import Trees
 from stoker.agent.runner.site_program import EPILOG, PROLOG, SitePrograms
-from stoker.agent.runner.task import ENDING, RUNNING, STARTING, Leases, RunnerTask, site_fields
+from stoker.agent.runner.task import ENDING, RUNNING, STARTING, WHOLE_GPU, Leases, RunnerTask, site_fields
 from stoker.agent.runner.task_output import TaskOutputs
 
 TYPE_CHECKING = False
@@ -97,6 +97,7 @@ class Supervisor:
         mark = f"{key}.{os.urandom(8).hex()}"
         group = self.cgroups.group(key, instruction["memory_mb"], instruction["pids_max"])
         task = self.tasks[key] = RunnerTask(key, mark, instruction["gpus"], group)
+        task.gpu_share = instruction["gpu_share"]
         task.start = instruction
         self.leases.add(key, instruction["lease_ms"])
         self._journal.start(task.start_record(self._boot_id))
@@ -434,6 +435,8 @@ class Supervisor:
         del self.tasks[task.key]
         end = task.end_fields(clock.wall_ms())
         over: OverFields = {"key": task.key, "gpus": task.gpus, "started_at": task.started_at, "end": end}
+        if task.gpu_share != WHOLE_GPU:
+            over["gpu_share"] = task.gpu_share
         self._journal.end(over)
         self.overs.append(over)
         self.output_retention.ended(task.key, self.tasks)
@@ -448,6 +451,7 @@ class Supervisor:
         self.cgroups.sweep({folder for record in records for folder in record["groups"]})
         for record in records:
             task = RunnerTask(record["key"], record["mark"], record["gpus"], TaskCgroup(record["groups"]))
+            task.gpu_share = record.get("gpu_share", WHOLE_GPU)
             self.tasks[task.key] = task
             if record["boot"] != self._boot_id:
                 self._fail(task, "node_rebooted", "the node was rebooted while it ran")
@@ -473,9 +477,21 @@ class Supervisor:
     def inventory(self) -> Iterator[TaskFields]:
         """Yield every open task; one whose end isn't durable yet counts as ending."""
         for task in self.tasks.values():
-            yield {"key": task.key, "phase": task.phase, "gpus": task.gpus, "started_at": task.started_at}
+            yield {
+                "key": task.key,
+                "phase": task.phase,
+                "gpus": task.gpus,
+                "gpu_share": task.gpu_share,
+                "started_at": task.started_at,
+            }
         for over in self.overs:
-            yield {"key": over["key"], "phase": ENDING, "gpus": over["gpus"], "started_at": over["started_at"]}
+            yield {
+                "key": over["key"],
+                "phase": ENDING,
+                "gpus": over["gpus"],
+                "gpu_share": over.get("gpu_share", WHOLE_GPU),
+                "started_at": over["started_at"],
+            }
 
 
 def cause_of(reason: str, otherwise: str = "start_failed") -> str:

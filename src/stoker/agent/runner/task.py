@@ -57,6 +57,8 @@ LEFTOVER_GRACE_S: Final = 2.0
 _RECHECK_FIRST_S: Final = 0.005
 _RECHECK_MAX_S: Final = 1.0
 NEVER: Final = float("inf")
+WHOLE_GPU: Final = 1_000
+"""Thousandths of a GPU that make one."""
 
 
 class RunnerTask:
@@ -65,6 +67,8 @@ class RunnerTask:
     def __init__(self, key: str, mark: str, gpus: list[str], group: TaskCgroup) -> None:
         self.key = key
         self.gpus = gpus
+        self.gpu_share = WHOLE_GPU
+        """Thousandths that it holds of each of them."""
         self.tree = Tree(key, mark, group)
         self.phase = STARTING
         self.started_at = 0
@@ -116,6 +120,8 @@ class RunnerTask:
             "pid": 0,
             "birth": 0,
         }
+        if self.gpu_share != WHOLE_GPU:
+            record["gpu_share"] = self.gpu_share
         if self.start is not None and self.start["prolog"]:
             record["prolog"] = True
         if self.start is not None and self.start["epilog"]:

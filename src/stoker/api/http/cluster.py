@@ -17,7 +17,14 @@ from stoker.api.http.routing import Routes
 from stoker.api.http.state_metrics import gauges
 from stoker.brain.domain.errors import StokerError, refusal_error
 from stoker.brain.domain.lifecycle import JobState
-from stoker.brain.state.cluster_counts import count_gpus, count_jobs, count_nodes, count_running, known_nodes
+from stoker.brain.state.cluster_counts import (
+    count_gpus,
+    count_jobs,
+    count_nodes,
+    count_running,
+    gpu_sharers,
+    known_nodes,
+)
 from stoker.control.control_plane import ControlPlane
 from stoker.wire import endpoints
 from stoker.wire.endpoints import PRODUCT
@@ -106,12 +113,15 @@ def routes(control: ControlPlane) -> Routes:
 def _cluster_view(control: ControlPlane) -> ClusterView:
     state = control.committer.state
     gpus, nodes, jobs = count_gpus(state), list(known_nodes(state)), count_jobs(state)
+    sharing = {node.name: gpu_sharers(state, node) for node in nodes}
     return ClusterView(
         total_gpus=gpus.total,
         available_gpus=gpus.idle,
         busy_gpus=gpus.busy,
         offline_gpus=gpus.offline,
         quarantined_gpus=gpus.quarantined,
+        shared_gpus=sum(map(len, sharing.values())),
+        sharing_nodes_without_mps=sum(not node.inventory.mps for node in nodes if sharing[node.name]),
         total_nodes=len(nodes),
         online_nodes=sum(node.reachable for node in nodes),
         total_jobs=len(state.jobs),

@@ -7,14 +7,23 @@ from starlette.requests import Request
 
 from stoker.api.http.responses import body_of, caller_of, carry_out, query_of, read_body
 from stoker.api.http.routing import BODY, CHANGE, NODE, Routes
+from stoker.brain.domain.allocation import TaskPlacement
 from stoker.brain.domain.errors import Refusal, StokerError
+from stoker.brain.domain.gpu import WHOLE_GPU
 from stoker.brain.domain.ids import JobId, NodeName, Principal
 from stoker.brain.domain.label import label_sources, labels_of, parse_taint, taint_sources, taint_text, taints_of
 from stoker.brain.domain.node import Node, OrphanTask
 from stoker.brain.domain.sight import Sight
 from stoker.brain.domain.units import Instant
 from stoker.brain.state.cluster import ClusterState
-from stoker.brain.state.cluster_counts import count_gpus, gpu_holders, gpu_statuses, known_nodes, quarantined_gpus
+from stoker.brain.state.cluster_counts import (
+    count_gpus,
+    gpu_holders,
+    gpu_sharers,
+    gpu_statuses,
+    known_nodes,
+    quarantined_gpus,
+)
 from stoker.brain.state.commands import Command, DrainNode, ForgetNode, LabelNode, ResumeNode, TaintNode
 from stoker.brain.state.validation.lookups import find_node
 from stoker.control.access import Sights
@@ -26,6 +35,7 @@ from stoker.wire.rest.node import (
     ForgetQuery,
     FreeView,
     GpuListView,
+    GpuSharerView,
     GpuView,
     LabelsBody,
     NodeListView,
@@ -172,6 +182,8 @@ def _node_view(state: ClusterState, node: Node, sees: Sights, now: Instant) -> N
         fault=inventory.fault,
         limits=inventory.limits,
         gpu_fault=inventory.gpu_fault,
+        shares_gpus=inventory.shares_gpus,
+        mps=inventory.mps,
         simulated=inventory.simulated,
         version=inventory.version,
         boot_id=inventory.boot_id,
@@ -185,7 +197,8 @@ def _gpus_of(state: ClusterState, node: Node, sees: Sights, now: Instant) -> lis
     """Return the jobs of each GPU; a caller is shown those of jobs of which it sees where they run."""
     named = {uuid: str(job) for uuid, job in gpu_holders(state, node).items() if _is_seen(state, job, sees)}
     notes = {uuid: _quarantine_note(state, node, stray, sees) for uuid, stray in quarantined_gpus(node).items()}
-    status_of = gpu_statuses(state, node)
+    status_of, sharers, free = gpu_statuses(state, node), gpu_sharers(state, node), state.indexes.free.get(node.name)
+    rests = {rest.gpu.uuid: rest.left for rest in free.shared} if free else {}
     return [
         GpuView(
             id=gpu_id(node.name, gpu.index),
@@ -201,9 +214,16 @@ def _gpus_of(state: ClusterState, node: Node, sees: Sights, now: Instant) -> lis
             simulated=gpu.simulated,
             updated_at=iso(now),
             note=notes.get(gpu.uuid, ""),
+            sharers=[_sharer(state, job, task, sees) for job, task in sharers.get(gpu.uuid, ())],
+            free_share=1 if status_of[gpu.uuid] == "idle" else rests.get(gpu.uuid, 0) / WHOLE_GPU,
         )
         for gpu in node.inventory.gpus
     ]
+
+
+def _sharer(state: ClusterState, job: JobId, task: TaskPlacement, sees: Sights) -> GpuSharerView:
+    named = str(job) if _is_seen(state, job, sees) else ""
+    return GpuSharerView(job=named, share=task.gpu_share / WHOLE_GPU, memory_mb=task.gpu_memory_mb)
 
 
 def _is_seen(state: ClusterState, job: JobId, sees: Sights) -> bool:

@@ -6,12 +6,13 @@ many such nodes there are and how many processes each wants.
 
 Source of the rank variables: torch.distributed's `env://` rendezvous; of PET_*: torch.distributed.run, which reads the
 default of each of its options from the variable of that name; of the device variables: the CUDA programming guide; of
-the host file: mpirun(1) of Open MPI, which DeepSpeed's launcher follows.
+the host file: mpirun(1) of Open MPI, which DeepSpeed's launcher follows; of CUDA_MPS_*: NVIDIA's guide to MPS.
 """
 
 from collections.abc import Mapping, Sequence
 
-from stoker.brain.domain.gpu import Gpu
+from stoker.brain.domain.allocation import TaskPlacement
+from stoker.brain.domain.gpu import WHOLE_GPU, Gpu, gpus_number
 from stoker.brain.domain.ids import GpuUuid, NodeName
 from stoker.brain.domain.job import Attempt, Job, Task, Visible
 
@@ -59,6 +60,27 @@ def host_file(attempt: Attempt, addresses: Mapping[NodeName, str]) -> str:
         address = addresses[task.placement.node]
         slots[address] = slots.get(address, 0) + _processes(task)
     return "".join(f"{address} slots={count}\n" for address, count in slots.items())
+
+
+def share_variables(placement: TaskPlacement, mps: str) -> dict[str, str]:
+    """Return the variables of a task that shares its GPU; none where it has its GPUs for itself.
+
+    `mps` is the pipe folder of MPS on its node; empty = there is none, and its program itself keeps to its share. MPS
+    takes whole per cent, of which the share is rounded down, one at least.
+    """
+    if placement.gpu_share == WHOLE_GPU:
+        return {}
+    bound_mb = str(placement.gpu_memory_mb)
+    env = {"STOKER_GPU_SHARE": f"{gpus_number(placement.gpu_share)}", "STOKER_GPU_MEMORY_MB": bound_mb}
+    if not mps:
+        return env
+    percent = max(1, placement.gpu_share * 100 // WHOLE_GPU)
+    return {
+        **env,
+        "CUDA_MPS_PIPE_DIRECTORY": mps,
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(percent),
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={bound_mb}M",
+    }
 
 
 def _device_variables(held: Sequence[GpuUuid], visible: Visible, devices: Sequence[Gpu]) -> dict[str, str]:

@@ -1,11 +1,13 @@
 """GPUs, shares of them, and the match of their models with the model that a job asks for."""
 
 import re
+from decimal import Decimal, InvalidOperation
 from functools import lru_cache
 from typing import Final, Literal
 
 import msgspec
 
+from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.brain.domain.ids import GpuUuid
 
 GpuStatus = Literal["idle", "busy", "offline", "quarantined"]
@@ -44,6 +46,24 @@ class SharedGpu(msgspec.Struct, frozen=True):
     def fits(self, share: int, memory_mb: int, sharers_max: int) -> bool:
         """Return whether one more sharer of that share and memory bound fits."""
         return share <= self.left and memory_mb <= self.memory_left_mb and self.sharers < sharers_max
+
+
+def parse_gpu_share(text: str) -> int:
+    """Return the thousandths that a share such as `0.25` is. Raises: StokerError `bad_gpu_share`."""
+    try:
+        milli = Decimal("NaN" if "_" in text else text) * WHOLE_GPU
+    except InvalidOperation:
+        milli = Decimal("NaN")
+    if not milli.is_finite() or not 0 < milli <= WHOLE_GPU or milli != int(milli):
+        raise StokerError(bad_gpu_share(text))
+    return int(milli)
+
+
+def bad_gpu_share(asked: str) -> Refusal:
+    """Return the refusal of a share that is none, with what was asked for."""
+    message = f"{asked[:40]!r} is no share of a GPU: it must be above 0 and at most 1, with three decimals at most"
+    hint = "such as 0.25 for a quarter; several whole GPUs per task are asked for by their number (`--gpus 2`)"
+    return refuse("bad_gpu_share", message, hint, field="gpu_share")
 
 
 def gpus_number(milli: int) -> int | float:

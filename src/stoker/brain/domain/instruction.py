@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from stoker.brain.domain.gpu import WHOLE_GPU
 from stoker.brain.domain.ids import Epoch, GpuUuid, JobId
 from stoker.brain.domain.job import CommandLine, StopCause, TextEncoding
 
@@ -31,6 +32,8 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
     """Empty = a folder of the attempt's own."""
     gpus: tuple[GpuUuid, ...]
     cpus: int
+    gpu_share: int = WHOLE_GPU
+    """Thousandths that it holds of each of its GPUs; others may hold the rest, unless this is WHOLE_GPU."""
     memory_mb: int
     """Limit to enforce where the node can. 0 = none."""
     user: str = ""

@@ -38,6 +38,9 @@ ONLY_UTF_8: Final = "utf-8"
 JOB_SCRIPTS: Final = "stoker.io/job-scripts"
 """Key of a label that is `none` on a node whose agent is older than scripts that are kept with a job; else absent."""
 NO_SCRIPTS: Final = "none"
+JOB_GPU_SHARES: Final = "stoker.io/job-gpu-shares"
+"""Key of a label that is `none` on a node whose agent is older than shares of a GPU; else absent."""
+NO_GPU_SHARES: Final = "none"
 NO_SCHEDULE: Final = "NoSchedule"
 _NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 _NOT_IN_NAME: Final = re.compile(r"[^A-Za-z0-9._-]")
@@ -291,7 +294,7 @@ def label_value(text: str) -> str:
 def labels_of(node: Node) -> dict[str, str]:
     """Return every label of a node that a selector may ask for (B3, B4), in a new dictionary."""
     labels = labels_set_on(node.inventory.labels, node.labels)
-    for key in (HOSTNAME, GPU_MODEL, JOBS_AS, JOB_TEXTS, JOB_SCRIPTS):
+    for key in (HOSTNAME, GPU_MODEL, JOBS_AS, JOB_TEXTS, JOB_SCRIPTS, JOB_GPU_SHARES):
         labels.pop(key, None)
         own = label_of(node, key)
         if own is not None:
@@ -311,6 +314,8 @@ def label_of(node: Node, key: str) -> str | None:
         return None if node.inventory.reads_latin_1 else ONLY_UTF_8
     if key == JOB_SCRIPTS:
         return None if node.inventory.keeps_scripts else NO_SCRIPTS
+    if key == JOB_GPU_SHARES:
+        return None if node.inventory.shares_gpus else NO_GPU_SHARES
     if key in node.labels:
         return node.labels[key]
     return node.inventory.labels.get(key)

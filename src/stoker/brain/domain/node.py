@@ -1,6 +1,7 @@
 """Node records, inventories, free resources and orphan tasks."""
 
 import re
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 import msgspec
@@ -84,6 +85,12 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     keeps_scripts: bool = True
     """Whether its agent knows scripts that come with a job. False = one of an older version, which would look for them
     on its own disk."""
+
+    shares_gpus: bool = True
+    """Whether its agent lets several tasks share a GPU. False = one of an older version, which refuses the second."""
+    mps: str = ""
+    """Pipe folder of NVIDIA's MPS there, which bounds what a sharer takes of a GPU. Empty = it has none, and only the
+    programs themselves keep to their shares."""
 
     @property
     def only_users(self) -> bool:
@@ -216,3 +223,33 @@ class Free(msgspec.Struct, frozen=True):
 
 def _index(rest: SharedGpu) -> int:
     return rest.gpu.index
+
+
+def free_on(node: Node, held: Iterable[TaskPlacement]) -> Free:
+    """Return the resources that a node has left beside its tasks and orphan tasks.
+
+    An inventory that shrank under its tasks leaves nothing.
+    """
+    cpus, memory_mb = node.inventory.cpus, node.inventory.memory_mb
+    taken: dict[GpuUuid, None] = {uuid: None for stray in node.strays for uuid in stray.gpus}
+    sharers: dict[GpuUuid, list[TaskPlacement]] = {}
+    for placement in held:
+        cpus -= placement.cpus
+        memory_mb -= placement.memory_mb
+        if placement.gpu_share != WHOLE_GPU:
+            sharers.setdefault(placement.gpus[0], []).append(placement)
+            continue
+        for uuid in placement.gpus:
+            taken[uuid] = None
+    gpus, shared = node.inventory.gpus, tuple[SharedGpu, ...]()
+    if sharers:
+        shared = tuple(_rest(gpu, sharers[gpu.uuid]) for gpu in gpus if gpu.uuid in sharers and gpu.uuid not in taken)
+        taken.update(dict.fromkeys(sharers))
+    if taken:
+        gpus = tuple(gpu for gpu in gpus if gpu.uuid not in taken)
+    return Free(gpus, max(cpus, 0), max(memory_mb, 0), shared)
+
+
+def _rest(gpu: Gpu, sharers: Sequence[TaskPlacement]) -> SharedGpu:
+    left = WHOLE_GPU - sum([each.gpu_share for each in sharers])
+    return SharedGpu(gpu, left, gpu.memory_mb - sum([each.gpu_memory_mb for each in sharers]), len(sharers))

@@ -10,6 +10,7 @@ from enum import StrEnum
 
 import msgspec
 
+from stoker.brain.domain.gpu import WHOLE_GPU
 from stoker.brain.domain.ids import GpuUuid, NodeName
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.job import TaskEnd
@@ -41,6 +42,8 @@ class TaskStatus(msgspec.Struct, frozen=True, kw_only=True):
     key: TaskKey
     phase: TaskPhase
     gpus: tuple[GpuUuid, ...] = ()
+    gpu_share: int = WHOLE_GPU
+    """Thousandths that it holds of each."""
     started_at: Instant = Instant(0)
 
 

@@ -25,10 +25,12 @@ from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.fit import suitable_gpus
 from stoker.brain.domain.gpu import Gpu
 from stoker.brain.domain.ids import GpuUuid, JobId, NodeName
+from stoker.brain.domain.plan import Place
 from stoker.brain.domain.policy import Policy
 from stoker.brain.engine.draft import Draft
 from stoker.brain.engine.fit import NodeFit, Search
 from stoker.brain.engine.shares import choose_shares
+from stoker.brain.state.view import View
 
 _ATTEMPT_STRIDE: Final = 101
 """How far apart two attempts of one job look: past the ports of the hundred jobs submitted next to it."""
@@ -125,3 +127,15 @@ def choose_port(draft: Draft, address: str, job: JobId, attempt: int, policy: Po
         if port not in held and port not in promised:
             return port
     return None
+
+
+def meeting(draft: Draft, view: View, policy: Policy, place: Place, demand: Demand) -> Place | None:
+    """Return the placement with a port at which its ranks meet, if they need one; None = there is none."""
+    if not needs_rendezvous(demand):
+        return place
+    address = view.nodes[place.tasks[0].node].inventory.address
+    port = choose_port(draft, address, place.job, place.attempt, policy)
+    if port is None:
+        return None
+    draft.take_port(address, port)
+    return replace(place, master_addr=address, master_port=port)

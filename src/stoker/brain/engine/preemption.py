@@ -41,7 +41,7 @@ Fits = Callable[[], bool]
 """Whether the waiting job fits into what is free in the draft."""
 
 
-class _Holder(NamedTuple):
+class _PossibleVictim(NamedTuple):
     """A running job that may give way."""
 
     running: RunningJob
@@ -58,7 +58,7 @@ class _Holder(NamedTuple):
         return _milli_of(self.running)
 
 
-class _Room(NamedTuple):
+class _Spare(NamedTuple):
     """GPUs that suit, CPUs and memory in MiB."""
 
     gpus: int
@@ -68,8 +68,8 @@ class _Room(NamedTuple):
     def tasks(self, demand: Demand) -> int:
         return tasks_that_fit(self.gpus, self.cpus, self.memory_mb, demand)
 
-    def plus(self, others: Sequence["_Room"]) -> "_Room":
-        return _Room(*map(sum, zip(self, *others, strict=True)))
+    def plus(self, others: Sequence["_Spare"]) -> "_Spare":
+        return _Spare(*map(sum, zip(self, *others, strict=True)))
 
 
 class VictimSearch:
@@ -80,7 +80,7 @@ class VictimSearch:
         self._used = order.projected_use()
         """Use once all that is ending has ended, and with what this pass and earlier ones promised."""
         self._running = {each.job: each for each in view.running(now)}
-        self._chosen: dict[JobId, _Holder] = {}
+        self._chosen: dict[JobId, _PossibleVictim] = {}
         self._gpus: dict[NodeName, dict[GpuUuid, Gpu]] = {}
         for each in self._running.values():
             if each.stopping:
@@ -124,7 +124,7 @@ class VictimSearch:
         by_tenant = any(milli <= guaranteed - row[0] for _, guaranteed, row in account.owing)
         return by_tenant or milli <= self._order.guaranteed_to(shape.job_class) - account.pool[0]
 
-    def _holders(self, waiting: Job, cause: StopCause) -> list[_Holder]:
+    def _holders(self, waiting: Job, cause: StopCause) -> list[_PossibleVictim]:
         """Those that may give way, the one that loses least first; in a reclaim the lowest priority first."""
         priority, policy = waiting.spec.priority, self._policy
         found = []
@@ -134,7 +134,7 @@ class VictimSearch:
             job = self._view.job(each.job)
             if spared_because(job, cause, priority, policy) or not self._has_run(job):
                 continue
-            holder = _Holder(each, self._lost(job, each))
+            holder = _PossibleVictim(each, self._lost(job, each))
             if self._may_lose(waiting, [holder]):
                 found.append(holder)
         return sorted(found, key=lambda each: _rank(each, cause))
@@ -153,7 +153,7 @@ class VictimSearch:
         since_ms = ran_ms % job.spec.checkpoint_ms if job.spec.checkpoint_ms else ran_ms
         return since_ms * _milli_of(running)
 
-    def _may_lose(self, waiting: Job, victims: Sequence[_Holder]) -> bool:
+    def _may_lose(self, waiting: Job, victims: Sequence[_PossibleVictim]) -> bool:
         """Whether all victims together leave everybody what he is guaranteed (P2)."""
         shape = waiting.spec.shape
         shared = {each.name for each in path_of(self._view.tenants, shape.tenant)}
@@ -175,10 +175,10 @@ class VictimSearch:
     # -- who does ----------------------------------------------------------------------------------------------------
 
     def _chosen_of(
-        self, waiting: Job, holders: Sequence[_Holder], cause: StopCause, fits: Fits
-    ) -> list[_Holder] | None:
+        self, waiting: Job, holders: Sequence[_PossibleVictim], cause: StopCause, fits: Fits
+    ) -> list[_PossibleVictim] | None:
         demand = waiting.spec.demand
-        on_node: dict[NodeName, list[_Holder]] = {}
+        on_node: dict[NodeName, list[_PossibleVictim]] = {}
         for each in holders:
             for node in dict.fromkeys(task.node for task in each.running.tasks):
                 if node in self._draft.free:
@@ -190,7 +190,7 @@ class VictimSearch:
                 return self._needed(chosen, cause, fits)
         return None
 
-    def _promising(self, on_node: dict[NodeName, list[_Holder]], demand: Demand) -> list[NodeName]:
+    def _promising(self, on_node: dict[NodeName, list[_PossibleVictim]], demand: Demand) -> list[NodeName]:
         """The nodes that would have room for a task, those first that lack the fewest GPUs."""
         lacking = []
         for name, holders in on_node.items():
@@ -200,11 +200,11 @@ class VictimSearch:
         return [name for _, name in nsmallest(NODES_MAX, lacking)]
 
     def _on_one_node(
-        self, waiting: Job, on_node: dict[NodeName, list[_Holder]], nodes: Sequence[NodeName], cause: StopCause
-    ) -> Iterator[list[_Holder]]:
+        self, waiting: Job, on_node: dict[NodeName, list[_PossibleVictim]], nodes: Sequence[NodeName], cause: StopCause
+    ) -> Iterator[list[_PossibleVictim]]:
         """Sets of the fewest holders of a node that make room for the one task, the best first (P3)."""
         demand = waiting.spec.demand
-        found: list[tuple[tuple[int, ...], NodeName, list[_Holder]]] = []
+        found: list[tuple[tuple[int, ...], NodeName, list[_PossibleVictim]]] = []
         for name in nodes:
             free, holders = self._room(name, demand), on_node[name][:HOLDERS_MAX]
             gains = {each.job: self._gain(each, name, demand) for each in holders}
@@ -221,11 +221,11 @@ class VictimSearch:
             yield some
 
     def _on_many_nodes(
-        self, waiting: Job, on_node: dict[NodeName, list[_Holder]], nodes: Sequence[NodeName]
-    ) -> list[_Holder]:
+        self, waiting: Job, on_node: dict[NodeName, list[_PossibleVictim]], nodes: Sequence[NodeName]
+    ) -> list[_PossibleVictim]:
         """Holders whose ends make room for the whole gang, taken where they make most of it. Empty = there are none."""
         demand = waiting.spec.demand
-        chosen: dict[JobId, _Holder] = {}
+        chosen: dict[JobId, _PossibleVictim] = {}
         room = sum(self._room(name, demand).tasks(demand) for name in self._draft.free if name not in on_node)
         for name in nodes:
             if room >= demand.tasks:
@@ -241,7 +241,7 @@ class VictimSearch:
             room += tasks
         return list(chosen.values()) if room >= demand.tasks else []
 
-    def _help(self, chosen: Sequence[_Holder], fits: Fits) -> bool:
+    def _help(self, chosen: Sequence[_PossibleVictim], fits: Fits) -> bool:
         """Whether the waiting job fits once these are gone. The draft is as before."""
         mark = self._draft.checkpoint()
         for each in chosen:
@@ -250,7 +250,7 @@ class VictimSearch:
         self._draft.rollback(mark)
         return found
 
-    def _needed(self, chosen: list[_Holder], cause: StopCause, fits: Fits) -> list[_Holder]:
+    def _needed(self, chosen: list[_PossibleVictim], cause: StopCause, fits: Fits) -> list[_PossibleVictim]:
         """Those without whom it wouldn't fit: who has most to lose is let off first (P3)."""
         for each in sorted(chosen, key=lambda each: _rank(each, cause), reverse=True):
             others = [other for other in chosen if other.job != each.job]
@@ -258,15 +258,15 @@ class VictimSearch:
                 chosen = others
         return chosen
 
-    def _free(self, holder: _Holder) -> None:
+    def _free(self, holder: _PossibleVictim) -> None:
         for task in holder.running.tasks:
             self._draft.put_back(task)
 
-    def _room(self, node: NodeName, demand: Demand) -> _Room:
+    def _room(self, node: NodeName, demand: Demand) -> _Spare:
         free = self._draft.free[node]
-        return _Room(len(suitable_gpus(free.gpus, demand)), free.cpus, free.memory_mb)
+        return _Spare(len(suitable_gpus(free.gpus, demand)), free.cpus, free.memory_mb)
 
-    def _gain(self, holder: _Holder, node: NodeName, demand: Demand) -> _Room:
+    def _gain(self, holder: _PossibleVictim, node: NodeName, demand: Demand) -> _Spare:
         """What the end of a job frees on a node."""
         known = self._gpus.get(node)
         if known is None:
@@ -278,7 +278,7 @@ class VictimSearch:
             if task.gpu_share == WHOLE_GPU
             for uuid in task.gpus
         )
-        return _Room(gpus, sum(task.cpus for task in here), sum(task.memory_mb for task in here))
+        return _Spare(gpus, sum(task.cpus for task in here), sum(task.memory_mb for task in here))
 
     @staticmethod
     def _charge(shape: Shape, milli: int, used: UsageDraft) -> None:
@@ -290,13 +290,13 @@ def _milli_of(running: RunningJob) -> int:
     return sum([task.gpu_milli for task in running.tasks])
 
 
-def _rank(holder: _Holder, cause: StopCause) -> tuple[int, int, JobId]:
+def _rank(holder: _PossibleVictim, cause: StopCause) -> tuple[int, int, JobId]:
     """Who gives way first."""
     priority = holder.running.priority if cause is StopCause.RECLAIMED else 0
     return priority, holder.lost, holder.job
 
 
-def _weight(holders: Sequence[_Holder], cause: StopCause) -> tuple[int, ...]:
+def _weight(holders: Sequence[_PossibleVictim], cause: StopCause) -> tuple[int, ...]:
     """The lower, the rather they give way: in a reclaim the lowest priority, then fewest, then least lost."""
     highest = max(each.running.priority for each in holders) if cause is StopCause.RECLAIMED else 0
     return highest, len(holders), sum(each.lost for each in holders)

@@ -2,16 +2,16 @@
 
 from collections.abc import Sequence
 
-from stoker.brain.domain.allocation import TaskPlacement
+from stoker.brain.domain.allocation import Claim, TaskPlacement
 from stoker.brain.domain.demand import Shape
 from stoker.brain.domain.ids import JobId
 from stoker.brain.domain.job import Job
-from stoker.brain.domain.plan import Preempt
+from stoker.brain.domain.plan import Place, Preempt
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.units import Instant
 from stoker.brain.engine.draft import Draft
 from stoker.brain.engine.fit import Search
-from stoker.brain.engine.gang import number_ranks
+from stoker.brain.engine.gang import meeting, number_ranks
 from stoker.brain.engine.gpu_choices import first_fits
 from stoker.brain.engine.guarantee_hold import GuaranteeHold
 from stoker.brain.engine.preemption import WAITING_MAX, VictimSearch
@@ -104,3 +104,33 @@ class Preemptor:
             self._reservations.lend(job)
             for task in tasks:
                 self._draft.take(task)
+
+
+def is_coming(draft: Draft, view: View, claim: Claim) -> bool:
+    """Return whether all GPUs of a claim are free, or held by jobs that are ending."""
+    for task in claim.tasks:
+        free = draft.free.get(task.node)
+        if free is None:
+            return False
+        here = {gpu.uuid for gpu in free.gpus}
+        if not here.issuperset(task.gpus) and not (here | view.coming_free(task.node)).issuperset(task.gpus):
+            return False
+    return True
+
+
+def start_on(draft: Draft, view: View, policy: Policy, job: Job, claim: Claim) -> Place | None:
+    """Take the places of a claim and return the start there; None = some of it isn't free yet."""
+    mark = draft.checkpoint()
+    for task in claim.tasks:
+        free = draft.free[task.node]
+        here = {gpu.uuid for gpu in free.gpus}
+        if not here.issuperset(task.gpus) or free.cpus < task.cpus or free.memory_mb < task.memory_mb:
+            draft.rollback(mark)
+            return None
+        draft.take(task)
+    place = meeting(
+        draft, view, policy, Place(job=job.id, attempt=job.newest_attempt + 1, tasks=claim.tasks), job.spec.demand
+    )
+    if place is None:
+        draft.rollback(mark)
+    return place

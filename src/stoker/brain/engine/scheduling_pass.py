@@ -19,13 +19,12 @@ from stoker.brain.domain.units import NEVER, Instant, later
 from stoker.brain.domain.where import Where
 from stoker.brain.engine import explain
 from stoker.brain.engine.candidate_nodes import CandidateNodes
-from stoker.brain.engine.claims import is_coming, meeting, start_on
 from stoker.brain.engine.draft import Draft
 from stoker.brain.engine.fit import Search
-from stoker.brain.engine.gang import needs_rendezvous, number_ranks
+from stoker.brain.engine.gang import meeting, needs_rendezvous, number_ranks
 from stoker.brain.engine.gpu_choices import GpuChoices, GpuDemand, first_fits, fits_besides
 from stoker.brain.engine.guarantee_hold import HELD_MAX, GuaranteeHold
-from stoker.brain.engine.preemptor import Preemptor
+from stoker.brain.engine.preemptor import Preemptor, is_coming, start_on
 from stoker.brain.engine.queue_order import Candidate, QueueOrder, in_order
 from stoker.brain.engine.quota_order import FIRST, QuotaOrder
 from stoker.brain.engine.reservation import ReservationBook

@@ -16,7 +16,7 @@ from collections.abc import Collection, Container, Iterable, Iterator
 
 from stoker.brain.domain.allocation import TaskPlacement
 from stoker.brain.domain.demand import Demand
-from stoker.brain.domain.fit import suits, tasks_that_fit
+from stoker.brain.domain.fit import sharers_of, suits, tasks_that_fit
 from stoker.brain.domain.gpu import WHOLE_GPU, SharedGpu
 from stoker.brain.domain.ids import NodeName
 from stoker.brain.domain.node import Free
@@ -59,9 +59,13 @@ class ShareCache(DemandCache):
 
     def gpu_capacity(self) -> GpuCapacity:
         """Return what the GPUs that are free now would allow; `free` and `best` count whole ones."""
-        rows, counts = self.rows(), [count for count, nodes in self._counts() for _ in range(nodes)]
-        slots = [self.slots_on(free) for kinds in self.by_count for free in self._free_on(kinds)]
-        return GpuCapacity(sum(slots), sum(row[0] for row in rows), sum(counts), max(counts, default=0))
+        slots = spread = whole = best = 0
+        for kinds in self.by_count:
+            for free in self._free_on(kinds):
+                here, count = self.slots_on(free), len(free.gpus)
+                slots, spread = slots + here, spread + min(here, self.per_node)
+                whole, best = whole + count, max(best, count)
+        return GpuCapacity(slots, spread, whole, best)
 
     def rows_of(self, frees: Iterable[Free], *, by_count: bool = False) -> list[CapacityRow]:
         """Return the rows of nodes that have this free, those that serve."""
@@ -70,14 +74,17 @@ class ShareCache(DemandCache):
 
     def slots_on(self, free: Free) -> int:
         """Return how many tasks the GPUs of a node serve."""
-        demand, most = self.sample, self.candidates.draft.gpu_sharers_max
-        found = 0
-        for rest in _rests(free, demand):
-            bound = demand.memory_bound_mb(rest.gpu.memory_mb)
-            here = min(rest.left // demand.gpu_share, most - rest.sharers)
-            if bound:
-                here = min(here, rest.memory_left_mb // bound)
-            found += max(0, here)
+        demand, most, found = self.sample, self.candidates.draft.gpu_sharers_max, 0
+        for rest in free.shared:
+            if rest.left >= demand.gpu_share and suits(rest.gpu, demand):
+                here = min(rest.left // demand.gpu_share, most - rest.sharers)
+                bound = demand.memory_bound_mb(rest.gpu.memory_mb)
+                if bound and bound * here > rest.memory_left_mb:
+                    here = rest.memory_left_mb // bound
+                found += max(0, here)
+        for gpu in free.gpus:
+            if suits(gpu, demand):
+                found += min(sharers_of(gpu, demand), most)
         return found
 
     def largest_rest(self) -> tuple[SharedGpu, NodeName] | None:

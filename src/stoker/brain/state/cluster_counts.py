@@ -4,7 +4,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from stoker.brain.domain.gpu import GpuStatus
+from stoker.brain.domain.allocation import TaskPlacement
+from stoker.brain.domain.gpu import WHOLE_GPU, GpuStatus
 from stoker.brain.domain.ids import GpuUuid, JobId, NodeName
 from stoker.brain.domain.lifecycle import JOB_STATES, NodeState
 from stoker.brain.domain.node import Node, OrphanTask
@@ -53,6 +54,17 @@ def gpu_holders(state: ClusterState, node: Node) -> dict[GpuUuid, JobId]:
     """Return the job that holds each held GPU of a node."""
     holdings = state.indexes.held.get(node.name, {})
     return {uuid: job for (job, _, _), placement in holdings.items() for uuid in placement.gpus}
+
+
+def gpu_sharers(state: ClusterState, node: Node) -> dict[GpuUuid, list[tuple[JobId, TaskPlacement]]]:
+    """Return the tasks that share each shared GPU of a node, by job and rank."""
+    found: dict[GpuUuid, list[tuple[JobId, TaskPlacement]]] = {}
+    held = state.indexes.held.get(node.name, {})
+    for job, attempt, rank in sorted(held):
+        placement = held[job, attempt, rank]
+        if placement.gpu_share != WHOLE_GPU:
+            found.setdefault(placement.gpus[0], []).append((job, placement))
+    return found
 
 
 def quarantined_gpus(node: Node) -> dict[GpuUuid, OrphanTask]:

@@ -6,17 +6,17 @@ and a test holds the two against each other after every event.
 """
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from stoker.brain.domain.allocation import TaskPlacement
 from stoker.brain.domain.demand import Shape
-from stoker.brain.domain.gpu import WHOLE_GPU, Gpu, SharedGpu
+from stoker.brain.domain.gpu import WHOLE_GPU, SharedGpu
 from stoker.brain.domain.ids import GpuUuid, JobId, NodeName, TenantName
 from stoker.brain.domain.job import Attempt, Job
 from stoker.brain.domain.lifecycle import JobState
-from stoker.brain.domain.node import Free, Node
+from stoker.brain.domain.node import Free, Node, free_on
 from stoker.brain.domain.quota import NOTHING, Amount, held
 from stoker.brain.domain.tenant import Tenant
 from stoker.brain.domain.units import NEVER, Instant, later
@@ -98,10 +98,8 @@ class Indexes:
         self.arrays = Tallies(jobs)
         self.dependents = Dependents(jobs)
         self.notices = DueNotices(jobs, self.arrays)
-        self.over: dict[JobId, None] = {}
-        """Arrays whose members have all ended, while they haven't yet."""
-        self.pending_count = 0
-        """Jobs and members that wait."""
+        self.over: dict[JobId, None] = {}  # arrays whose members have all ended, while they haven't yet
+        self.pending_count = 0  # jobs and members that wait
         self.open_bytes = 0
         """Memory of the records of jobs that haven't ended."""
         self.ended_bytes = 0
@@ -123,12 +121,10 @@ class Indexes:
         """Final jobs by the time of their end, oldest first."""
         self.on_node: dict[NodeName, dict[JobId, None]] = {}
         self.held: dict[NodeName, dict[TaskId, TaskPlacement]] = {}
-        self.preemptible: dict[JobId, None] = {}
-        """Live jobs that may be preempted."""
+        self.preemptible: dict[JobId, None] = {}  # live ones
         self.ports: dict[str, dict[int, JobId]] = {}
         self.gpu_owner: dict[GpuUuid, NodeName] = {}
-        self.free: dict[NodeName, Free] = {}
-        """On each node in service."""
+        self.free: dict[NodeName, Free] = {}  # on each node in service
         self.returning: dict[NodeName, None] = {}
         """Those of them that get no new work yet, since they haven't returned."""
         self.paused: dict[NodeName, Instant] = {}
@@ -404,36 +400,6 @@ def _capacity(node: Node | None) -> Amount:
         return NOTHING
     has = node.inventory
     return Amount(len(has.gpus) * WHOLE_GPU, sum([gpu.memory_mb for gpu in has.gpus]), has.cpus, has.memory_mb)
-
-
-def free_on(node: Node, held: Iterable[TaskPlacement]) -> Free:
-    """Return the resources that a node has left beside its tasks and orphan tasks.
-
-    An inventory that shrank under its tasks leaves nothing.
-    """
-    cpus, memory_mb = node.inventory.cpus, node.inventory.memory_mb
-    taken: dict[GpuUuid, None] = {uuid: None for stray in node.strays for uuid in stray.gpus}
-    sharers: dict[GpuUuid, list[TaskPlacement]] = {}
-    for placement in held:
-        cpus -= placement.cpus
-        memory_mb -= placement.memory_mb
-        if placement.gpu_share != WHOLE_GPU:
-            sharers.setdefault(placement.gpus[0], []).append(placement)
-            continue
-        for uuid in placement.gpus:
-            taken[uuid] = None
-    gpus, shared = node.inventory.gpus, tuple[SharedGpu, ...]()
-    if sharers:
-        shared = tuple(_rest(gpu, sharers[gpu.uuid]) for gpu in gpus if gpu.uuid in sharers and gpu.uuid not in taken)
-        taken.update(dict.fromkeys(sharers))
-    if taken:
-        gpus = tuple(gpu for gpu in gpus if gpu.uuid not in taken)
-    return Free(gpus, max(cpus, 0), max(memory_mb, 0), shared)
-
-
-def _rest(gpu: Gpu, sharers: Sequence[TaskPlacement]) -> SharedGpu:
-    left = WHOLE_GPU - sum([each.gpu_share for each in sharers])
-    return SharedGpu(gpu, left, gpu.memory_mb - sum([each.gpu_memory_mb for each in sharers]), len(sharers))
 
 
 def _shared_rest(node: NodeName, rest: SharedGpu) -> SharedRest:

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from stoker.cli.display.node_details import holder_text
 from stoker.cli.display.output import show_rows
 from stoker.cli.display.table import Column, fields
 from stoker.cli.options import OnceGroup
@@ -20,7 +21,7 @@ def _columns() -> "list[Column[GpuView]]":
         Column("MODEL", lambda gpu: gpu.model + (" (simulated)" if gpu.simulated else ""), elastic=True),
         Column("MEMORY", lambda gpu: f"{gpu.memory_mb} MiB", right=True),
         Column("STATUS", lambda gpu: gpu.status, coloured=True),
-        Column("JOB", lambda gpu: gpu.current_task, right=True),
+        Column("JOB", holder_text, right=True),
         Column("UUID", lambda gpu: gpu.uuid, elastic=True),
         *fields("NOTE", "ID", wide=True),
         Column("UPDATED", lambda gpu: gpu.updated_at, wide=True, instant=True),

@@ -74,6 +74,8 @@ def cluster_pairs(cluster: "ClusterView") -> "Iterator[tuple[str, object]]":
     if cluster.quarantined_gpus:
         gpus += f", {cluster.quarantined_gpus} quarantined"
     yield "gpus", f"{cluster.total_gpus}{simulated}: {gpus}"
+    if cluster.shared_gpus:
+        yield "shared", _sharing(cluster)
     yield "jobs", f"{cluster.running_jobs} run, {cluster.pending_jobs} wait"
     ended = _counts({state: number for state, number in cluster.jobs.items() if state in EXIT_OF_STATE})
     if ended:
@@ -81,6 +83,16 @@ def cluster_pairs(cluster: "ClusterView") -> "Iterator[tuple[str, object]]":
     yield "last pass", f"{cluster.last_pass_age_s:.1f}s ago"
     yield "epoch", cluster.epoch
     yield "log position", cluster.position
+
+
+def _sharing(cluster: "ClusterView") -> str:
+    shared, loose = cluster.shared_gpus, cluster.sharing_nodes_without_mps
+    if not loose:
+        return f"{shared} of the busy ones, within the bounds that MPS keeps"
+    return (
+        f"{shared} of the busy ones, on {loose} node{'s' * (loose != 1)} without MPS: there only the programs "
+        "themselves keep to their shares"
+    )
 
 
 def _counts(counts: dict[str, int]) -> str:

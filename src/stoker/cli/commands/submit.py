@@ -44,13 +44,41 @@ SCRIPT: Final = "stoker.script"
 LINES: Final = "stoker.script_lines"
 """And the lines on which its directives give options."""
 SENT: Final = ("PATH", "VIRTUAL_ENV", "CONDA_PREFIX", "LANG")
+
+
+class _GpuNumber(click.ParamType[str]):
+    """A share of a GPU, or where `whole` says so a number of GPUs too; kept as it was typed."""
+
+    name = "n"
+
+    def __init__(self, *, whole: bool = True) -> None:
+        self._whole = whole
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from stoker.brain.domain.errors import StokerError
+        from stoker.brain.domain.gpu import parse_gpu_share
+
+        if not (self._whole and value.isascii() and value.isdigit()):
+            try:
+                parse_gpu_share(value)
+            except StokerError as fault:
+                count = "a whole number, nor a share of one: " if self._whole else "a share of a GPU: "
+                either = "neither" if self._whole else "not"
+                hint = fault.refusal.hint
+                self.fail(f"{value[:40]!r} is {either} {count}that is above 0 and at most 1; {hint}", param, ctx)
+        return value
+
+
 _options: Final = with_options(
     # what each task needs
-    click.option("--gpus", "gpu_count", type=click.IntRange(0), metavar="N", help="GPUs of each task. [default: 0]"),
+    click.option("--gpus", "gpu_count", type=_GpuNumber(), help="GPUs of each task; 0.25 shares one. [default: 0]"),
+    click.option(
+        "--gpu-share", type=_GpuNumber(whole=False), metavar="S", help="Part of one GPU for each task, such as 0.25."
+    ),
     click.option(
         "--tasks", type=click.IntRange(1), metavar="N", help="Gang members, placed all or nothing. [default: 1]"
     ),
-    click.option("--gpu-memory", metavar="SIZE", help="Least memory of a GPU, such as 16GiB."),
+    click.option("--gpu-memory", metavar="SIZE", help="Least memory of a GPU, such as 16GiB; the bound of a share."),
     click.option("--gpu-model", metavar="MODEL", help="Only such GPUs: V100 is found in Tesla V100-SXM2-32GB."),
     click.option("--cpus", type=click.IntRange(1), metavar="N", help="CPUs of each task. [default: 1]"),
     click.option("--memory", metavar="SIZE", help="Host memory of each task, such as 64GiB. [default: no limit]"),
@@ -294,6 +322,8 @@ def job_body(
     body: dict[str, Any] = {name: list(each) if isinstance(each, tuple) else each for name, each in said.items()}
     if given.get("begin") is not None:
         body["begin"] = begin_here(given["begin"])  # U4
+    said_gpus = [None if body.pop(name, None) is None else str(given[name]) for name in ("gpu_count", "gpu_share")]
+    body |= _gpus(*said_gpus)
     for field, word in (("gpu_memory_mb", "gpu_memory"), ("memory_mb", "memory")):
         if given.get(word) is not None:
             body[field] = parse_memory_mb(given[word])
@@ -305,7 +335,7 @@ def job_body(
         body["requeue"] = False
     if script is not None:
         body["script"] = script.text
-    looks = given.get("gpu_count") and not given.get("image")
+    looks = (body.get("gpu_count") or "gpu_share" in body) and not given.get("image")
     words = given["command"] or ((LOOK,) if looks else ())
     body["command"] = _command(words) if script is None else list(words)
     exported = (given.get("export") or "").split(",")
@@ -317,6 +347,20 @@ def job_body(
     nothing = any(word.upper() == "NONE" for word in exported)
     body["workdir"] = _absolute(given["workdir"], here) if given.get("workdir") else "" if nothing else here()
     return JobBody(**_as_typed(body))
+
+
+def _gpus(count: str | None, share: str | None) -> dict[str, Any]:
+    """Return the fields of `--gpus` and `--gpu-share`. Raises: click.UsageError, StokerError `bad_gpu_share`."""
+    from stoker.brain.domain.gpu import WHOLE_GPU, parse_gpu_share
+
+    found: dict[str, Any] = {}
+    if count is not None and count.isascii() and count.isdigit():
+        found["gpu_count"] = int(count)
+    elif count is not None:
+        if share is not None:
+            raise click.UsageError(f"--gpus {count} and --gpu-share {share} both ask for a share: give one of them")
+        share = count
+    return found if share is None else {**found, "gpu_share": parse_gpu_share(share) / WHOLE_GPU}
 
 
 def _as_typed(body: dict[str, Any]) -> dict[str, Any]:

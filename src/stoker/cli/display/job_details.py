@@ -53,7 +53,7 @@ def job_columns(now_ms: int, titles: Sequence[str] = ()) -> "list[Column[JobView
         Column("ID", lambda job: job.id, right=True),
         Column("NAME", lambda job: job.name, elastic=True, cells_max=NAME_CELLS_MAX),
         Column("STATE", lambda job: job.state.value, coloured=True),
-        Column("GPUS", lambda job: job.total_gpus, right=True),
+        Column("GPUS", lambda job: f"{job.total_gpus * job.gpu_share:g}", right=True),
         Column("PRIO", lambda job: job.priority, right=True),
         Column("TENANT", lambda job: job.tenant, wide=True),
         Column("CLASS", lambda job: job.job_class.value, wide=True),
@@ -181,7 +181,7 @@ def _reduced_pairs(job: "JobView", now_ms: int) -> Pairs:
     if job.reason is not None:
         yield "reason", f"{local_times(job.reason.message)} [{job.reason.code.value}]"
     gang = f", for each of {job.tasks} tasks" if job.tasks > 1 else ""
-    yield "asks for", f"{job.gpu_count} GPU{'s' * (job.gpu_count != 1)}{gang}"
+    yield "asks for", f"{_gpus_text(job)}{gang}"
     yield "priority", job.priority
     yield "tenant", f"{job.tenant}, class {job.job_class.value}"
     yield "time limit", duration(job.time_limit_ms)
@@ -265,13 +265,18 @@ def command_text(job: "JobView") -> str:
     return job.command if isinstance(job.command, str) else shlex.join(job.command)
 
 
+def _gpus_text(job: "JobView") -> str:
+    return f"{job.gpu_share:g} of a GPU" if job.gpu_share != 1 else f"{job.gpu_count} GPU{'s' * (job.gpu_count != 1)}"
+
+
 def demand_text(job: "JobView") -> str:
     """Return what each task of a job asks for, and how many tasks there are."""
-    parts = [f"{job.gpu_count} GPU{'s' * (job.gpu_count != 1)}"]
+    is_share = job.gpu_share != 1
+    parts = [_gpus_text(job)]
     if job.gpu_model:
         parts.append(f"model {job.gpu_model}")
     if job.gpu_memory_mb:
-        parts.append(f"at least {job.gpu_memory_mb} MiB each")
+        parts.append(f"within {job.gpu_memory_mb} MiB" if is_share else f"at least {job.gpu_memory_mb} MiB each")
     parts.append(f"{job.cpus} CPU{'s' * (job.cpus != 1)}")
     if job.memory_mb:
         parts.append(f"{job.memory_mb} MiB")
@@ -304,7 +309,8 @@ def task_text(task: "TaskRunView") -> str:
     code = f" with code {task.exit_code}" if task.exit_code is not None else ""
     signal = f" by signal {task.signal}" if task.signal else ""
     error = f": {task.error}" if task.error else ""
-    return f"{task.node} [{', '.join(task.gpus) or 'no GPU'}]{end}{code}{signal}{error}"
+    share = f"{task.gpu_share:g} of " if task.gpu_share != 1 else ""
+    return f"{task.node} [{share}{', '.join(task.gpus) or 'no GPU'}]{end}{code}{signal}{error}"
 
 
 def why_lines(answer: "WhyView", *, whole: bool = False) -> Iterator[str]:

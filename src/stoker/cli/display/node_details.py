@@ -8,7 +8,7 @@ from stoker.cli.display.formatting import local_times
 from stoker.cli.display.table import Column, fields
 
 if TYPE_CHECKING:
-    from stoker.wire.rest.node import NodeView
+    from stoker.wire.rest.node import GpuView, NodeView
 
 
 def node_columns() -> "list[Column[NodeView]]":
@@ -108,13 +108,14 @@ def node_pairs(node: "NodeView") -> "Iterator[tuple[str, object]]":
     yield from _labels_and_taints(node)
     yield "runs", ", ".join(node.executors)
     yield "jobs run as", account_of(node)
+    yield "sharing", f"MPS at {node.mps}" if node.mps else "cooperative: without MPS only programs keep to their shares"
     yield "leases", "kept" if node.keeps_leases else "not kept: its jobs wait for it, however long it is silent"
     yield "version", node.version
     yield "registered", local_text(node.registered_at)
     yield "boot id", node.boot_id
     yield "jobs", ", ".join(node.jobs)
     for gpu in node.gpus:
-        holder = f", job {gpu.current_task}" if gpu.current_task else ""
+        holder = f", job {holder_text(gpu)}" if gpu.current_task or gpu.sharers else ""
         simulated = ", simulated" if gpu.simulated else ""
         yield f"gpu {gpu.device_index}", f"{gpu.uuid} {gpu.model}, {gpu.memory_mb} MiB{simulated}: {gpu.status}{holder}"
     for orphan in node.strays:
@@ -126,3 +127,10 @@ def node_pairs(node: "NodeView") -> "Iterator[tuple[str, object]]":
             )
         else:
             yield "to clear away", what
+
+
+def holder_text(gpu: "GpuView") -> str:
+    """Return the job that holds a GPU, or those that share it, each with its share."""
+    if not gpu.sharers:
+        return gpu.current_task or ""
+    return ", ".join(f"{sharer.job or '-'} ({sharer.share:g})" for sharer in gpu.sharers)

@@ -49,7 +49,7 @@ _COLUMNS: Final[Mapping[str, Callable[[Job, JobState, Instant], Value]]] = {
     "id": lambda job, state, now: job.id,
     "name": lambda job, state, now: job.spec.name or None,
     "state": lambda job, state, now: _STATES[state],
-    "gpus": lambda job, state, now: job.spec.demand.total_gpus,
+    "gpus": lambda job, state, now: job.spec.demand.total_milli,
     "priority": lambda job, state, now: job.spec.priority,
     "tenant": lambda job, state, now: job.spec.tenant,
     "class": lambda job, state, now: job.spec.job_class.value,

@@ -189,6 +189,8 @@ class RegisterRequest(_message.Message):
     GPU_FAULT_FIELD_NUMBER: _builtins.int
     READS_LATIN_1_FIELD_NUMBER: _builtins.int
     KEEPS_SCRIPTS_FIELD_NUMBER: _builtins.int
+    SHARES_GPUS_FIELD_NUMBER: _builtins.int
+    MPS_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     boot_id: _builtins.str
     address: _builtins.str
@@ -214,6 +216,10 @@ class RegisterRequest(_message.Message):
     """Does it know `Start.encoding`? Else texts of jobs are UTF-8 to it."""
     keeps_scripts: _builtins.bool
     """Does it know `Start.script`? Else it would look for the script on its own disk."""
+    shares_gpus: _builtins.bool
+    """Does it know `Start.gpu_share`? Else it refuses a second task on a GPU."""
+    mps: _builtins.str
+    """Pipe folder of NVIDIA's MPS, which bounds what a sharer takes. Empty = none."""
     @_builtins.property
     def gpus(self) -> _containers.RepeatedCompositeFieldContainer[Global___Gpu]: ...
     @_builtins.property
@@ -247,10 +253,12 @@ class RegisterRequest(_message.Message):
         gpu_fault: _builtins.str = ...,
         reads_latin_1: _builtins.bool = ...,
         keeps_scripts: _builtins.bool = ...,
+        shares_gpus: _builtins.bool = ...,
+        mps: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "address", b"address", "agent_uid", b"agent_uid", "allow_root", b"allow_root", "boot_id", b"boot_id", "cpus", b"cpus", "executors", b"executors", "fault", b"fault", "gpu_fault", b"gpu_fault", "gpus", b"gpus", "keeps_leases", b"keeps_leases", "keeps_scripts", b"keeps_scripts", "labels", b"labels", "limits", b"limits", "memory_mb", b"memory_mb", "node", b"node", "reads_latin_1", b"reads_latin_1", "simulated", b"simulated", "taints", b"taints", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "address", b"address", "agent_uid", b"agent_uid", "allow_root", b"allow_root", "boot_id", b"boot_id", "cpus", b"cpus", "executors", b"executors", "fault", b"fault", "gpu_fault", b"gpu_fault", "gpus", b"gpus", "keeps_leases", b"keeps_leases", "keeps_scripts", b"keeps_scripts", "labels", b"labels", "limits", b"limits", "memory_mb", b"memory_mb", "mps", b"mps", "node", b"node", "reads_latin_1", b"reads_latin_1", "shares_gpus", b"shares_gpus", "simulated", b"simulated", "taints", b"taints", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -321,8 +329,11 @@ class TaskStatus(_message.Message):
     PHASE_FIELD_NUMBER: _builtins.int
     GPUS_FIELD_NUMBER: _builtins.int
     STARTED_AT_FIELD_NUMBER: _builtins.int
+    GPU_SHARE_FIELD_NUMBER: _builtins.int
     phase: _builtins.str
     started_at: _builtins.int
+    gpu_share: _builtins.int
+    """Thousandths that it holds of each of them. 0 = it has them for itself, as with an agent that knows no shares."""
     @_builtins.property
     def key(self) -> Global___TaskKey: ...
     @_builtins.property
@@ -334,10 +345,11 @@ class TaskStatus(_message.Message):
         phase: _builtins.str = ...,
         gpus: _abc.Iterable[_builtins.str] | None = ...,
         started_at: _builtins.int = ...,
+        gpu_share: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpus", b"gpus", "key", b"key", "phase", b"phase", "started_at", b"started_at"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["gpu_share", b"gpu_share", "gpus", b"gpus", "key", b"key", "phase", b"phase", "started_at", b"started_at"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -504,6 +516,7 @@ class Start(_message.Message):
     HOST_FILE_FIELD_NUMBER: _builtins.int
     TENANT_FIELD_NUMBER: _builtins.int
     SCRIPT_FIELD_NUMBER: _builtins.int
+    GPU_SHARE_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     shell: _builtins.str
     """Exactly one of the two."""
@@ -530,6 +543,8 @@ class Start(_message.Message):
     tenant: _builtins.str
     script: _builtins.str
     """Text of a script, which `argv` names and gives its arguments. Empty = `argv` names a program of the node."""
+    gpu_share: _builtins.int
+    """Thousandths that it holds of each of its GPUs. 0 or 1000 = it has them for itself."""
     @_builtins.property
     def key(self) -> Global___TaskKey: ...
     @_builtins.property
@@ -562,10 +577,11 @@ class Start(_message.Message):
         host_file: _builtins.str = ...,
         tenant: _builtins.str = ...,
         script: _builtins.str = ...,
+        gpu_share: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["append", b"append", "argv", b"argv", "cpus", b"cpus", "encoding", b"encoding", "env", b"env", "epoch", b"epoch", "error", b"error", "gang_port_max", b"gang_port_max", "gang_port_min", b"gang_port_min", "gpus", b"gpus", "host_file", b"host_file", "key", b"key", "lease_ms", b"lease_ms", "memory_mb", b"memory_mb", "output", b"output", "probe_port", b"probe_port", "script", b"script", "shell", b"shell", "tenant", b"tenant", "user", b"user", "workdir", b"workdir"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["append", b"append", "argv", b"argv", "cpus", b"cpus", "encoding", b"encoding", "env", b"env", "epoch", b"epoch", "error", b"error", "gang_port_max", b"gang_port_max", "gang_port_min", b"gang_port_min", "gpu_share", b"gpu_share", "gpus", b"gpus", "host_file", b"host_file", "key", b"key", "lease_ms", b"lease_ms", "memory_mb", b"memory_mb", "output", b"output", "probe_port", b"probe_port", "script", b"script", "shell", b"shell", "tenant", b"tenant", "user", b"user", "workdir", b"workdir"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

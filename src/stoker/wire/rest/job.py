@@ -13,8 +13,9 @@ import msgspec
 from stoker.brain.domain.array import array_text
 from stoker.brain.domain.demand import JobClass
 from stoker.brain.domain.errors import FactValue
+from stoker.brain.domain.gpu import gpus_number
 from stoker.brain.domain.job import Attempt, EndCause, Job, StopCause, Task, TextEncoding, Visible, WarnSignal
-from stoker.brain.domain.label import JOB_SCRIPTS
+from stoker.brain.domain.label import JOB_GPU_SHARES, JOB_SCRIPTS
 from stoker.brain.domain.lifecycle import JOB_STATES, JobState, Outcome
 from stoker.brain.domain.reason import Reason, ReasonCode, describe, hint_for
 from stoker.brain.domain.sight import Sight, outlined_reason, seen_job
@@ -68,6 +69,10 @@ class TaskRunView(msgspec.Struct, frozen=True, kw_only=True):
     peak_memory_mb: int = 0
     """0 = not measured."""
     error: str = ""
+    gpu_share: float = 1
+    """Part of its GPU that it holds; 1 = its GPUs are its own."""
+    gpu_memory_mb: int = 0
+    """Bound of its GPU memory where it shares the device; 0 = all of it."""
 
 
 class AttemptView(msgspec.Struct, frozen=True, kw_only=True):
@@ -135,6 +140,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ren
     memory_mb: int
     tasks: int
     total_gpus: int
+    """Devices; several jobs may share each of those where `gpu_share` is below 1."""
     command: str | tuple[str, ...]
     image: str
     env: dict[str, str]
@@ -155,6 +161,8 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ren
     outline: bool = False
     """True = somebody else's job: its command, variables, folder, image, files and comment are left empty, and what a
     failed start said."""
+    gpu_share: float = 1
+    """Part of one GPU that each task asks for; 1 = its GPUs are its own."""
     array: str = ""
     """Of an array: its members, such as `0-9%3`."""
     members: MembersView | None = None
@@ -366,6 +374,8 @@ def _task_view(task: Task) -> TaskRunView:
         gpus=placement.gpus,
         cpus=placement.cpus,
         memory_mb=placement.memory_mb,
+        gpu_share=gpus_number(placement.gpu_share),
+        gpu_memory_mb=placement.gpu_memory_mb,
         started_at=iso_or_none(task.started_at),
         ended_at=iso(end.at) if end else None,
         cause=end.cause if end else None,
@@ -402,6 +412,7 @@ def job_view(shown: JobDetails, *, submitted: bool = False) -> JobView:
         memory_mb=demand.memory_mb,
         tasks=demand.tasks,
         total_gpus=demand.total_gpus,
+        gpu_share=gpus_number(demand.gpu_share),
         command=spec.command,
         image=spec.image,
         env=spec.env,
@@ -438,7 +449,7 @@ def _often_empty(shown: JobDetails) -> dict[str, Any]:
         "output": spec.output,
         "error": spec.error,
         # What follows from its script isn't the job's wish, and older agents are few.
-        "where": selector_text(tuple(each for each in where.require if each.key != JOB_SCRIPTS)),
+        "where": selector_text(tuple(each for each in where.require if each.key not in (JOB_SCRIPTS, JOB_GPU_SHARES))),
         "exclude": where.exclude,
         "tolerate": [toleration_text(each) for each in where.tolerate],
         "partition": spec.partition,

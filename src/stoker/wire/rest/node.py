@@ -13,6 +13,16 @@ CHANGES_MAX: Final = 1_000
 """Labels or taints in one request; the policy takes fewer on one node."""
 
 
+class GpuSharerView(msgspec.Struct, frozen=True, kw_only=True):
+    """One task that shares a GPU. `job` is empty where the caller may not see where it runs."""
+
+    job: str
+    share: float
+    """Part of the GPU that it holds."""
+    memory_mb: int
+    """Bound of its memory there."""
+
+
 class GpuView(msgspec.Struct, frozen=True, kw_only=True):
     """One GPU. `id` is for people and the dgpu dialect; `uuid` is its name. `memory` and `memory_mb` are MiB.
 
@@ -35,6 +45,10 @@ class GpuView(msgspec.Struct, frozen=True, kw_only=True):
     updated_at: str
     note: str = ""
     """Of one in quarantine: because of which job, since when, and what ends it."""
+    sharers: list[GpuSharerView] = []
+    """Tasks that share it; empty while nobody does. `current_task` is then the job of one of them."""
+    free_share: float = 0
+    """Part of it that nobody holds: 1 of an idle one."""
 
 
 class GpuListView(msgspec.Struct, frozen=True, kw_only=True):
@@ -132,6 +146,11 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     environment hides. Empty: it doesn't."""
     gpu_fault: str = ""
     """Why not every GPU of it could be read, in the driver's words; its agent looks again. Empty: all could."""
+    shares_gpus: bool = True
+    """False: its agent is of an older version, and lets no two tasks share a GPU."""
+    mps: str = ""
+    """Pipe folder of NVIDIA's MPS, which bounds what each sharer of a GPU takes. Empty: only programs themselves keep
+    to their shares."""
     simulated: bool
     version: str
     boot_id: str

@@ -17,6 +17,7 @@ from stoker.brain.domain.array import parse_array
 from stoker.brain.domain.demand import Demand, JobClass
 from stoker.brain.domain.dependency import Dependency
 from stoker.brain.domain.errors import StokerError, refusal_error
+from stoker.brain.domain.gpu import WHOLE_GPU, parse_gpu_share
 from stoker.brain.domain.ids import DEFAULT_TENANT, PartitionName, TenantName
 from stoker.brain.domain.job import CommandLine, Job, JobSpec, TextEncoding, Visible
 from stoker.brain.domain.job_changes import JobChanges
@@ -68,8 +69,11 @@ class JobBody(
     500."""
     gpu_count: Count = 0
     """Of each task."""
+    gpu_share: float | None = None
+    """Part of one GPU that each task needs instead, above 0 and at most 1, with three decimals at most: 0.25 shares a
+    GPU with others. Left out, or 1 = its GPUs are its own."""
     gpu_memory_mb: Count = 0
-    """Least memory of each GPU."""
+    """Least memory of each GPU; of a share the bound of what it may use: left out, its part of the device's."""
     gpu_model: str | None = None
     """Only such GPUs: `V100` is found in `Tesla V100-SXM2-32GB`."""
     cpus: Count | None = None
@@ -372,8 +376,13 @@ def _demand(body: JobBody, at: str) -> Demand:
     if body.gang_scheduling is False and body.tasks > 1:
         raise bad_value(_join(at, "gang_scheduling"), wanted="true where `tasks` is above 1", got="false")
     cpus = _one("cpus", body.cpus, "cpu_cores", body.cpu_cores, at)
+    share = WHOLE_GPU
+    if body.gpu_share is not None:
+        with _in(_join(at, "gpu_share")):
+            share = parse_gpu_share(repr(body.gpu_share))
     return Demand(
-        gpu_count=body.gpu_count,
+        gpu_count=body.gpu_count if body.gpu_share is None else body.gpu_count or 1,
+        gpu_share=share,
         gpu_memory_mb=body.gpu_memory_mb,
         gpu_model=body.gpu_model or "",
         cpus=cpus or 1,

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
-from stoker.brain.domain.gpu import WHOLE_GPU, gpus_number
+from stoker.brain.domain.gpu import WHOLE_GPU, bad_gpu_share, gpus_number
 from stoker.brain.domain.job import JobSpec, TextEncoding
 from stoker.brain.domain.label import check_job_labels
 from stoker.brain.domain.notify import nobody_fault
@@ -201,13 +201,6 @@ def _demand_fault(demand: Demand, policy: Policy) -> Refusal | None:
         hint = "say how many GPUs each task needs (`--gpus 1`), or leave the wish out"
         return refuse("gpu_wish_without_gpus", f"{wish} is given, but no GPU is asked for", hint, field=wish)
     return None
-
-
-def bad_gpu_share(asked: str) -> Refusal:
-    """Return the refusal of a share that is none, with what was asked for."""
-    message = f"{asked[:40]!r} is no share of a GPU: it must be above 0 and at most 1, with three decimals at most"
-    hint = "such as 0.25 for a quarter; several whole GPUs per task are asked for by their number (`--gpus 2`)"
-    return refuse("bad_gpu_share", message, hint, field="gpu_share")
 
 
 def _limits_fault(spec: JobSpec, policy: Policy) -> Refusal | None:

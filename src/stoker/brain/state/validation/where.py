@@ -10,6 +10,7 @@ Rules: E1  a partition that isn't there is refused, with the nearest name
        E5  taints and drains come and go and aren't of the job's making: they make a job wait, and never refuse it
        E6  a job whose texts are Latin-1 runs only where the agent knows that: an older one would hand it other bytes
        E7  a job with a script runs only where the agent knows that: an older one would look for it on its own disk
+       E8  a job that shares a GPU runs only where the agent knows that: an older one would refuse the second sharer
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,9 +24,11 @@ from stoker.brain.domain.fit import suitable_gpus, task_demand_text, tasks_perha
 from stoker.brain.domain.ids import NodeName
 from stoker.brain.domain.job import JobSpec, TextEncoding
 from stoker.brain.domain.label import (
+    JOB_GPU_SHARES,
     JOB_SCRIPTS,
     JOB_TEXTS,
     JOBS_AS,
+    NO_GPU_SHARES,
     NO_SCRIPTS,
     ONLY_UTF_8,
     USERS,
@@ -45,6 +48,7 @@ from stoker.brain.state.validation.lookups import partition_fault
 _NOT_FOR_USERS: Final = Where(require=(Requirement(JOBS_AS, Operator.NOT_IN, (USERS,)),))
 _READS_LATIN_1: Final = Where(require=(Requirement(JOB_TEXTS, Operator.NOT_IN, (ONLY_UTF_8,)),))
 _KEEPS_SCRIPTS: Final = Where(require=(Requirement(JOB_SCRIPTS, Operator.NOT_IN, (NO_SCRIPTS,)),))
+_SHARES_GPUS: Final = Where(require=(Requirement(JOB_GPU_SHARES, Operator.NOT_IN, (NO_GPU_SHARES,)),))
 _SHARE: Final = ", or let more of them share a node (`--tasks-per-node`)"
 
 
@@ -97,6 +101,7 @@ def executor_fault(state: ClusterState, spec: JobSpec) -> Refusal | None:
         or _no_node_for_account(state, spec.user)
         or _no_node_for_encoding(state, spec.encoding)
         or _no_node_for_script(state, spec.script)
+        or _no_node_for_shares(state, spec.demand)
         or _no_container_runtime(state, spec.image)
     )
 
@@ -140,6 +145,16 @@ def _no_node_for_script(state: ClusterState, script: str) -> Refusal | None:
     return refuse("scripts_unknown", message, hint, nodes=nodes)
 
 
+def _no_node_for_shares(state: ClusterState, demand: Demand) -> Refusal | None:
+    """Return the refusal of a share of a GPU where no node's agent knows shares (E8)."""
+    nodes = len(state.nodes)
+    if not demand.shares or not nodes or any(node.inventory.shares_gpus for node in state.nodes.values()):
+        return None
+    message = f"the job asks for a share of a GPU, and the agents of all nodes ({nodes}) are too old to know that"
+    hint = "upgrade an agent first; or ask for a whole GPU (`--gpus 1`)"
+    return refuse("shares_unknown", message, hint, nodes=nodes)
+
+
 def _no_container_runtime(state: ClusterState, image: str) -> Refusal | None:
     if not image or any("container" in node.inventory.executors for node in state.nodes.values()):
         return None
@@ -157,9 +172,11 @@ def kept_off_strict_nodes(spec: JobSpec) -> JobSpec:
 
 
 def kept_where_it_can_be_read(spec: JobSpec) -> JobSpec:
-    """Return the job with a selection that avoids nodes whose agent doesn't know its encoding or scripts (E6, E7)."""
+    """Return the job with a selection that avoids nodes too old for its encoding, scripts or shares (E6 to E8)."""
     if spec.encoding is not TextEncoding.UTF_8:
         spec = replace(spec, where=both(spec.where, _READS_LATIN_1))
+    if spec.demand.shares:
+        spec = replace(spec, where=both(spec.where, _SHARES_GPUS))
     return replace(spec, where=both(spec.where, _KEEPS_SCRIPTS)) if spec.script else spec
 
 
