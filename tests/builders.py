@@ -205,7 +205,8 @@ class Cluster:
         self.tenants: Mapping[TenantName, Tenant] = {each.name: each for each in (THE_DEFAULT, *tenants)}
         self.pools = pools or Pools()
         self.used = dict(used or {})
-        self.claims = {each.job: each for each in claims if _is_pending(self.jobs.get(each.job))}
+        waiting = [job.id for job in self.jobs.values() if job.state is JobState.PENDING]
+        self.claims = {each.job: each for each in claims if each.job in waiting}
         live = [job for job in self.jobs.values() if job.live_attempt is not None]
         self.preemptible = [job.id for job in live if job.spec.preemptible]
         self.position = Position(len(self.jobs))
@@ -414,10 +415,6 @@ def _may_start(job: Job) -> bool:
 
 def _kinds(node: Node) -> GpuKinds:
     return tuple(sorted({(gpu.model, gpu.memory_mb) for gpu in node.inventory.gpus}))
-
-
-def _is_pending(job: Job | None) -> bool:
-    return job is not None and job.state is JobState.PENDING
 
 
 def _started(job: Job, place: Place) -> Job:
