@@ -191,10 +191,10 @@ class VictimSearch:
         return None
 
     def _promising(self, on_node: dict[NodeName, list[_PossibleVictim]], demand: Demand) -> list[NodeName]:
-        """The nodes that would have room for a task, those first that lack the fewest GPUs."""
+        """The nodes that would have place for a task, those first that lack the fewest GPUs."""
         lacking = []
         for name, holders in on_node.items():
-            free = self._room(name, demand)
+            free = self._spare(name, demand)
             if free.plus([self._gain(each, name, demand) for each in holders]).tasks(demand):
                 lacking.append((demand.gpu_count - free.gpus, name))
         return [name for _, name in nsmallest(NODES_MAX, lacking)]
@@ -202,11 +202,11 @@ class VictimSearch:
     def _on_one_node(
         self, waiting: Job, on_node: dict[NodeName, list[_PossibleVictim]], nodes: Sequence[NodeName], cause: StopCause
     ) -> Iterator[list[_PossibleVictim]]:
-        """Sets of the fewest holders of a node that make room for the one task, the best first (P3)."""
+        """Sets of the fewest holders of a node that make place for the one task, the best first (P3)."""
         demand = waiting.spec.demand
         found: list[tuple[tuple[int, ...], NodeName, list[_PossibleVictim]]] = []
         for name in nodes:
-            free, holders = self._room(name, demand), on_node[name][:HOLDERS_MAX]
+            free, holders = self._spare(name, demand), on_node[name][:HOLDERS_MAX]
             gains = {each.job: self._gain(each, name, demand) for each in holders}
             for count in range(1, len(holders) + 1):
                 sets = [
@@ -223,23 +223,39 @@ class VictimSearch:
     def _on_many_nodes(
         self, waiting: Job, on_node: dict[NodeName, list[_PossibleVictim]], nodes: Sequence[NodeName]
     ) -> list[_PossibleVictim]:
-        """Holders whose ends make room for the whole gang, taken where they make most of it. Empty = there are none."""
+        """Holders whose ends make place for the whole gang, where they make most of it. Empty = there are none."""
         demand = waiting.spec.demand
         chosen: dict[JobId, _PossibleVictim] = {}
-        room = sum(self._room(name, demand).tasks(demand) for name in self._draft.free if name not in on_node)
-        for name in nodes:
-            if room >= demand.tasks:
+        found = sum(self._spare(name, demand).tasks(demand) for name in self._draft.free if name not in on_node)
+        largest_first = {name: self._largest_first(on_node[name], name, demand) for name in nodes}
+        for name in sorted(nodes, key=lambda name: (self._count_for_one(largest_first[name], name, demand), name)):
+            if found >= demand.tasks:
                 break
-            free = self._room(name, demand)
-            for each in [None, *on_node[name]]:
+            free = self._spare(name, demand)
+            for each in [None, *largest_first[name]]:
                 if each is not None and each.job not in chosen and self._may_lose(waiting, [*chosen.values(), each]):
                     chosen[each.job] = each
                 gains = [self._gain(other, name, demand) for other in on_node[name] if other.job in chosen]
                 tasks = free.plus(gains).tasks(demand)
-                if room + tasks >= demand.tasks:
+                if found + tasks >= demand.tasks:
                     break
-            room += tasks
-        return list(chosen.values()) if room >= demand.tasks else []
+            found += tasks
+        return list(chosen.values()) if found >= demand.tasks else []
+
+    def _largest_first(
+        self, holders: Sequence[_PossibleVictim], node: NodeName, demand: Demand
+    ) -> Sequence[_PossibleVictim]:
+        """Those first of whom the fewest make place; among equals the order stays."""
+        return sorted(holders, key=lambda each: -self._gain(each, node, demand).gpus)
+
+    def _count_for_one(self, holders: Sequence[_PossibleVictim], node: NodeName, demand: Demand) -> int:
+        """How many of them, from the first, make place for one task."""
+        free = self._spare(node, demand)
+        for count, each in enumerate(holders):
+            if free.tasks(demand):
+                return count
+            free = free.plus([self._gain(each, node, demand)])
+        return len(holders)
 
     def _help(self, chosen: Sequence[_PossibleVictim], fits: Fits) -> bool:
         """Whether the waiting job fits once these are gone. The draft is as before."""
@@ -262,7 +278,7 @@ class VictimSearch:
         for task in holder.running.tasks:
             self._draft.put_back(task)
 
-    def _room(self, node: NodeName, demand: Demand) -> _Spare:
+    def _spare(self, node: NodeName, demand: Demand) -> _Spare:
         free = self._draft.free[node]
         return _Spare(len(suitable_gpus(free.gpus, demand)), free.cpus, free.memory_mb)
 

@@ -1,0 +1,200 @@
+"""Rules P1 to P5 of `engine/preemption.py`: who gives way to whom, over scenarios and random clusters."""
+
+from random import Random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stoker.brain.cycle import propose
+from stoker.brain.domain.ids import TenantName
+from stoker.brain.domain.job import Job, StopCause
+from stoker.brain.domain.lifecycle import JobState
+from stoker.brain.domain.plan import Place, Plan, Preempt
+from stoker.brain.domain.policy import Policy
+from stoker.brain.domain.preemption import spared_because
+from stoker.brain.state.state_view import StateView
+from tests.brain.state.story import Story, settle_all, spec
+from tests.builders import Cluster, Thing, cluster, job, node, running_on, tenant
+
+POLICY = Policy()
+
+
+def preempts(plan: Plan) -> list[Preempt]:
+    return [each for each in plan.actions if isinstance(each, Preempt)]
+
+
+def victims(plan: Plan) -> list[int]:
+    return sorted(victim.job for each in preempts(plan) for victim in each.victims)
+
+
+def low(id_: int, *where: tuple[str, list[int]], **fields: object) -> Job:
+    tasks = {"gpus": len(where[0][1]), "tasks": len(where)}
+    return running_on(job(id_, **{"priority": 100, "preemptible": True, **tasks, **fields}), *where)  # type: ignore[arg-type]
+
+
+def test_victims_of_one_job_are_on_its_node_and_on_no_other() -> None:
+    """MVP: victims on nodes that have nothing to do with each other, and the job started on none of them."""
+    held = [low(1, ("a", [0, 1])), low(2, ("b", [0, 1])), low(3, ("a", [2, 3])), low(4, ("b", [2, 3]))]
+    plan = cluster(node("a", gpus=4), node("b", gpus=4), *held, job(9, gpus=4, priority=1_000)).plan()
+    (preempt,) = preempts(plan)
+    assert victims(plan) in ([1, 3], [2, 4])
+    assert {task.node for task in preempt.tasks} == ({"a"} if victims(plan) == [1, 3] else {"b"})
+
+
+def test_a_gang_takes_what_it_needs_of_several_nodes_and_nobody_more() -> None:
+    held = [low(1, ("a", [0, 1, 2, 3])), low(2, ("b", [0, 1])), low(3, ("b", [2, 3])), low(4, ("c", [0, 1, 2, 3]))]
+    nodes = [node(name, gpus=4) for name in "abc"]
+    plan = cluster(*nodes, *held, job(9, gpus=4, tasks=2, priority=1_000)).plan()
+    assert victims(plan) == [1, 4]
+
+
+def test_nobody_is_stopped_where_that_does_not_help() -> None:
+    held = [low(1, ("a", [0, 1, 2, 3])), running_on(job(2, gpus=4), ("b", [0, 1, 2, 3]))]
+    here = cluster(node("a", gpus=4), node("b", gpus=4), *held, job(9, gpus=4, tasks=2, priority=1_000))
+    assert here.plan().actions == ()
+
+
+def test_waiting_long_never_makes_a_job_preempt() -> None:
+    """The base priority decides, not the aged one."""
+    held = low(1, ("a", [0]), priority=500)
+    assert cluster(node("a", gpus=1), held, job(9, gpus=1, priority=500, waited_h=100)).plan().actions == ()
+
+
+def test_what_is_not_free_yet_is_counted_once_for_two_jobs_that_wait() -> None:
+    held = [low(number, ("a", [number])) for number in range(3)]
+    plan = cluster(node("a", gpus=3), *held, *(job(10 + each, gpus=1, priority=1_000) for each in range(4))).plan()
+    assert victims(plan) == [0, 1, 2]
+    claimed = [uuid for each in preempts(plan) for task in each.tasks for uuid in task.gpus]
+    assert len(claimed) == len(set(claimed)) == 3
+
+
+def test_two_gangs_that_each_need_both_nodes_do_not_stop_each_other_halfway() -> None:
+    held = [low(1, ("a", [0, 1])), low(2, ("b", [0, 1]))]
+    gangs = [job(9, gpus=2, tasks=2, priority=1_000), job(10, gpus=2, tasks=2, priority=900)]
+    here = cluster(node("a", gpus=2), node("b", gpus=2), *held, *gangs)
+    plan = here.plan()
+    assert [each.job for each in preempts(plan)] == [9]
+    half = here.after(plan).without(1)
+    assert not [each for each in half.plan().actions if isinstance(each, Place)], "the whole gang or nothing"
+    assert [each.job for each in half.after(half.plan()).without(2).plan().actions] == [9]
+
+
+@pytest.mark.parametrize("off", [Policy(preemptions_max=0)])
+def test_it_can_be_switched_off(off: Policy) -> None:
+    assert cluster(node("a", gpus=1), low(1, ("a", [0])), job(9, gpus=1, priority=1_000)).plan(policy=off).actions == ()
+
+
+def any_cluster(dice: Random) -> Cluster:
+    """Nodes that are full of jobs of several tenants, and others that wait."""
+    things: list[Thing] = [tenant(name, guaranteed=dice.choice((0, 0, 2, 4))) for name in ("lab", "vision", "crowd")]
+    number = 1
+    for name in "abcd"[: dice.randint(1, 4)]:
+        gpus = dice.choice((2, 4, 8))
+        things.append(node(name, gpus=gpus, cpus=dice.choice((8, 64))))
+        free = list(range(gpus))
+        while free and dice.random() < 0.95:
+            here, free = free[: dice.choice((1, 1, 2, 4))], free[4:] if dice.random() < 0.1 else free[1:]
+            free = [index for index in free if index not in here]
+            things.append(low(number, (name, here), **any_fields(dice), tenant=dice.choice(("lab", "vision", "crowd"))))
+            number += 1
+    for _ in range(dice.randint(1, 5)):
+        wants = {"gpus": dice.choice((1, 1, 2, 4)), "tasks": dice.choice((1, 1, 1, 2, 3))}
+        whose = {"tenant": dice.choice(("lab", "vision", "crowd")), "priority": dice.choice((1, 100, 500, 1_000))}
+        things.append(job(number, **wants, **whose))  # type: ignore[arg-type]
+        number += 1
+    return cluster(*things)
+
+
+def any_fields(dice: Random) -> dict[str, object]:
+    return {
+        "preemptible": dice.random() < 0.7,
+        "requeue": dice.random() < 0.9,
+        "preemptions": dice.choice((0, 0, 5)),
+        "priority": dice.choice((100, 500, 1_000)),
+    }
+
+
+@settings(max_examples=150)
+@given(st.integers(0, 1 << 32))
+def test_whatever_the_cluster_victims_may_go_each_is_needed_and_nobody_loses_what_he_is_guaranteed(seed: int) -> None:
+    here = any_cluster(Random(seed))
+    plan = here.plan()
+    freed: dict[str, int] = {}
+    gone: list[int] = []
+    for each in preempts(plan):
+        waiting = here.jobs[each.job]
+        for victim in each.victims:
+            record = here.jobs[victim.job]
+            assert not spared_because(record, each.cause, waiting.spec.priority, POLICY)
+            assert victim.job not in gone
+            gone.append(victim.job)
+            name = record.spec.tenant
+            if name != waiting.spec.tenant:
+                freed[name] = freed.get(name, 0) + record.spec.demand.total_gpus
+        assert each.cause is StopCause.RECLAIMED or all(
+            here.jobs[victim.job].spec.priority < waiting.spec.priority for victim in each.victims
+        )
+    for name, gpus in freed.items():
+        got = [here.jobs[each.job].spec for each in plan.actions]
+        used = here.usage_ledger.used_by(TenantName(name)).gpu_milli // 1_000
+        used += sum(each.demand.total_gpus for each in got if each.tenant == name)
+        assert used - gpus >= min(used, here.tenants[TenantName(name)].quota.guaranteed)
+    for each in preempts(plan)[:1]:  # what the first needs isn't mixed with what others give up
+        alone = without_others(here, plan, each)
+        assert fits(alone.without(*(victim.job for victim in each.victims)), each)
+        for spared in each.victims:
+            others = [victim.job for victim in each.victims if victim != spared]
+            assert not fits(alone.without(*others), each), f"{spared} needn't have gone: {each}"
+
+
+def without_others(here: Cluster, plan: Plan, preempt: Preempt) -> Cluster:
+    """The cluster in which only that job waits, and what was placed before it runs."""
+    before = plan.actions[: plan.actions.index(preempt)]
+    there = here.after(Plan(actions=before, reasons={}))
+    waiting = [each.id for each in there.waiting() if each.id != preempt.job]
+    return there.without(*waiting)
+
+
+def fits(here: Cluster, preempt: Preempt) -> bool:
+    plan = here.plan(policy=Policy(preemptions_max=0))
+    return any(isinstance(each, Place) and each.job == preempt.job for each in plan.actions)
+
+
+@settings(max_examples=25)
+@given(st.integers(0, 1 << 32))
+def test_nobody_is_stopped_more_often_than_a_job_may_be_and_all_end(seed: int) -> None:
+    """No thrash: urgent jobs come again and again, and each job that gave way ends at last."""
+    dice, story = Random(seed), Story(Policy(preemptions_max=2))
+    for name in ("a", "b"):
+        story.node(name, 4)
+    urgent = 0
+    for _ in range(60):
+        if dice.random() < 0.4:
+            gpus, tasks = dice.choice((1, 2, 4)), dice.choice((1, 1, 2))
+            story.submit(spec(gpus, tasks=tasks, priority=dice.choice((100, 500)), preemptible=dice.random() < 0.8))
+        elif urgent < 15 and dice.random() < 0.5:
+            story.submit(spec(dice.choice((2, 4)), priority=1_000))
+            urgent += 1
+        turn(story, dice)
+    for _ in range(400):
+        if all(each.is_final for each in story.state.jobs.values()):
+            break
+        turn(story, dice)
+    assert all(each.is_final for each in story.state.jobs.values())
+    assert all(each.preemptions <= 2 for each in story.state.jobs.values())
+
+
+def turn(story: Story, dice: Random) -> None:
+    """A pass; then what was told to end is gone, and some others end."""
+    story.wait(1_000)
+    plan = propose(StateView(story.state), story.state.policy, story.now, 1, 100)
+    settle_all(story, plan)
+    for each in list(story.state.jobs.values()):
+        attempt = each.live_attempt
+        if attempt is not None and (each.state is JobState.STOPPING or dice.random() < 0.3):
+            if each.state is not JobState.STOPPING:
+                story.started(each.id)
+            for task in attempt.open_tasks:
+                story.end(each.id, task.placement.rank)
+    story.all_due()
