@@ -81,13 +81,15 @@ class UsageDraft:
 class QuotaOrder:
     """The order by quota in one pass: of no effect where there are no guarantees and limits."""
 
-    __slots__ = ("_busy", "_contended", "_guaranteed", "_limits", "_needs", "_promised", "used")
+    __slots__ = ("_busy", "_contended", "_guaranteed", "_limits", "_needs", "_owed", "_promised", "used")
 
     def __init__(self, view: View, buckets: Sequence[Bucket]) -> None:
         usage = view.usage_ledger
         self._promised = bool(usage.promised)
         self._contended = len({bucket.shape.job_class for bucket in buckets}) > 1
         self._busy = bool(self._contended or self._promised or view.pools.strict or usage.limited)
+        self._owed: dict[tuple[TenantName, JobClass], int] = {}
+        """The most that a job of a tenant and class may ask for within a guarantee, until something is taken."""
         self._needs: dict[Shape, tuple[tuple[int, int], ...]] = {}
         self._limits = QuotaLimits(view.tenants, view.pools, usage.held_milli + view.free_milli)
         self._guaranteed = view.pools.guaranteed_milli(self._limits.gpu_milli)
@@ -103,9 +105,13 @@ class QuotaOrder:
 
     def is_within_guarantee(self, shape: Shape) -> bool:
         """Return whether one more job of this shape is within the guarantee of a tenant above it or of its class."""
-        account, milli = self.used.account(shape), shape.demand.total_milli
-        owing = any(milli <= guaranteed - row[0] for _, guaranteed, row in account.owing)
-        return milli > 0 and (owing or milli <= self._guaranteed[shape.job_class] - account.pool[0])
+        key = shape.tenant, shape.job_class
+        left = self._owed.get(key)
+        if left is None:
+            account = self.used.account(shape)
+            owing = [guaranteed - row[0] for _, guaranteed, row in account.owing]
+            left = self._owed[key] = max(*owing, 0, self._guaranteed[shape.job_class] - account.pool[0])
+        return 0 < shape.demand.total_milli <= left
 
     def projected_use(self) -> UsageDraft:
         """Return a copy of the use by class and tenant, with what this pass has placed."""
@@ -117,6 +123,7 @@ class QuotaOrder:
 
     def charge(self, shape: Shape, used: UsageDraft) -> None:
         """Add what one job of this shape needs to `used`."""
+        self._owed.clear()
         more = self._needs.get(shape)
         if more is None:
             more = self._needs[shape] = tuple((at, each) for at, each in enumerate(needs(shape.demand)) if each)

@@ -23,9 +23,10 @@ from typing import NamedTuple
 from stoker.brain.domain.allocation import TaskPlacement
 from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.fit import suitable_gpus, suits, tasks_that_fit
+from stoker.brain.domain.gpu import WHOLE_GPU
 from stoker.brain.domain.ids import JobId, NodeName
 from stoker.brain.domain.plan import Reservation
-from stoker.brain.domain.units import NEVER, Instant
+from stoker.brain.domain.units import NEVER, Instant, later
 from stoker.brain.engine.candidate_nodes import CandidateNodes
 from stoker.brain.engine.draft import Draft
 from stoker.brain.state.view import FutureRelease, View
@@ -69,6 +70,8 @@ class ReservationBook:
         """The number of GPUs that were free and kept."""
         self._claimed: dict[NodeName, _NodeAmount] = {}
         """Of what will come free, what earlier reservations take (R4)."""
+        self._new: list[tuple[JobId, Sequence[TaskPlacement], int]] = []
+        """Jobs that this pass started, and in how many milliseconds each has ended at the latest."""
         self._started: dict[NodeName, list[FutureRelease]] = {}
         """What jobs that this pass started will free."""
 
@@ -76,12 +79,23 @@ class ReservationBook:
     def is_full(self) -> bool:
         return len(self.made) - len(self._claims) >= self._max
 
-    def started(self, job: JobId, tasks: Sequence[TaskPlacement], ends_by: Instant) -> None:
+    def started(self, job: JobId, tasks: Sequence[TaskPlacement], ends_in_ms: int) -> None:
         """Note that a job was placed."""
-        for task in tasks:
-            held = {gpu.uuid: gpu for gpu in self._view.nodes[task.node].inventory.gpus}
-            gpus = tuple(held[uuid] for uuid in task.gpus)
-            self._started.setdefault(task.node, []).append(FutureRelease(ends_by, job, gpus, task.cpus, task.memory_mb))
+        self._new.append((job, tasks, ends_in_ms))
+
+    def _releases(self, name: NodeName) -> Sequence[FutureRelease]:
+        """What ends of jobs will free on a node, also of those that this pass placed."""
+        for job, tasks, ends_in_ms in self._new:
+            ends_by = later(self._now, ends_in_ms)
+            for task in tasks:
+                known = {gpu.uuid: gpu for gpu in self._view.nodes[task.node].inventory.gpus}
+                # A shared GPU isn't whole again with the end of one task: it counts as held for good (R4).
+                gpus = [known[uuid] for uuid in task.gpus] if task.gpu_share == WHOLE_GPU else []
+                release = FutureRelease(ends_by, job, gpus, task.cpus, task.memory_mb)
+                self._started.setdefault(task.node, []).append(release)
+        self._new.clear()
+        releases, started = self._view.releases(name, self._now), self._started.get(name)
+        return sorted([*releases, *started], key=lambda each: each[:2]) if started else releases
 
     def reserve(self, job: JobId, demand: Demand, candidates: CandidateNodes) -> bool:
         """Make a reservation for a job that doesn't fit. False = no end of other jobs lets it fit (R5)."""
@@ -129,9 +143,7 @@ class ReservationBook:
         """What a node has for a demand, now and after each end."""
         has = self._free(name, demand).minus(self._claimed.get(name, _NOTHING))
         yield NEVER, has
-        releases = self._view.releases(name, self._now)
-        started = self._started.get(name)
-        for each in sorted([*releases, *started], key=lambda each: each[:2]) if started else releases:
+        for each in self._releases(name):
             has = has.plus(_NodeAmount(sum([suits(gpu, demand) for gpu in each.gpus]), each.cpus, each.memory_mb))
             yield each.ends_by, has
 

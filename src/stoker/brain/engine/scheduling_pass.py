@@ -32,7 +32,7 @@ from stoker.brain.engine.satisfiability import NodeClassStatus
 from stoker.brain.engine.shares import caches_for, search_of
 from stoker.brain.state.view import Bucket, SelectedNodes, View
 
-BACKFILL_LOOKS_MAX: Final = 1_000
+BACKFILL_LOOKS_MAX: Final = 256
 """Jobs of which a pass looks whether they are over in time for a reservation."""
 TRIES_PER_RESERVATION: Final = 4
 """Jobs that may be found to wait for nodes, not for ends, for each reservation: each costs as much as one."""
@@ -253,13 +253,13 @@ class SchedulingPass:
         if self._backfill_looks < 0:
             self.blocked[candidate.shape] = self._fitting[candidate.shape]
             return False
-        if self._ends_by(candidate) <= self._backfill_until:
+        if later(self._now, self._ends_in_ms(candidate)) <= self._backfill_until:
             return True
         self._too_long[candidate.shape] = None
         return False
 
-    def _ends_by(self, candidate: Candidate) -> Instant:
-        return later(self._now, self._record(candidate).spec.time_limit_ms + self._policy.stop_grace_ms)
+    def _ends_in_ms(self, candidate: Candidate) -> int:
+        return self._record(candidate).spec.time_limit_ms + self._policy.stop_grace_ms
 
     def _record(self, candidate: Candidate) -> Job:
         return self._view.job(candidate.array if candidate.lazy else candidate.job)
@@ -376,7 +376,7 @@ class SchedulingPass:
 
     def _note_placed(self, candidate: Candidate, placed: Place) -> None:
         shape = candidate.shape
-        self.reservations.started(placed.job, placed.tasks, self._ends_by(candidate))
+        self.reservations.started(placed.job, placed.tasks, self._ends_in_ms(candidate))
         self._quota_order.take(shape)
         self._preemptor.promise(shape)
         self._placed[shape] = self._placed.get(shape, 0) + 1
@@ -452,8 +452,10 @@ class SchedulingPass:
 
     def _no_port(self, demand: Demand, choices: GpuChoices) -> Reason | None:
         """Everything else would be there; None = so would a port."""
-        if not needs_rendezvous(demand) or first_fits(
-            [search_of(each, demand, self._portless) for each in choices.caches]
+        if (
+            not self._portless
+            or not needs_rendezvous(demand)
+            or first_fits([search_of(each, demand, self._portless) for each in choices.caches])
         ):
             return None
         fits = first_fits([search_of(cache, demand) for cache in choices.caches])
