@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
+from msgspec.structs import replace
+
 from stoker.brain.domain.allocation import TaskPlacement
 from stoker.brain.domain.array import indexes_of
 from stoker.brain.domain.demand import Demand, JobClass
@@ -17,7 +19,7 @@ from stoker.brain.domain.job import Job, JobSpec, lazy_member
 from stoker.brain.domain.label import labels_of, taints_of
 from stoker.brain.domain.lifecycle import LIVE, JobState
 from stoker.brain.domain.partition import selection
-from stoker.brain.domain.plan import Place, Plan
+from stoker.brain.domain.plan import Place, Plan, Preempt
 from stoker.brain.domain.quota import WHOLE
 from stoker.brain.domain.tenant import Tenant
 from stoker.brain.domain.units import NEVER
@@ -350,16 +352,19 @@ def pass_faults(state: ClusterState, plan: Plan) -> Iterator[str]:
     """Was anyone served before his turn, or given what was another's? The plan was made for this very state.
 
     Rules: F1  whoever is placed has no better standing than who was placed before him, each as it was at that moment;
-               only where nothing is reserved, for what passes by backfill has its turn last
+               only where nothing is kept for others, for what passes by backfill has its turn last, and whoever others
+               gave way to has it first
            F2  who waits although nobody who waits has a better standing didn't fit, or not within his limits, on what
-               was free before the first who was placed behind him; only where nothing is reserved for others
+               was free before the first who was placed behind him; only where nothing is kept for others
            F3  where one job alone has the best standing and waits for GPUs of one node, nobody behind it takes it
                farther from having them: the most that is free on a node large enough is no less than before
            F4  no limit is broken by any placement
     """
+    kept = plan.reservations or state.claims or any(isinstance(each, Preempt) for each in plan.actions)
+    plan = replace(plan, actions=tuple(each for each in plan.actions if isinstance(each, Place)))
     done = Pass(state, plan)
     for before, after in zip(done.standings, done.standings[1:], strict=False):
-        if after < before and not plan.reservations:
+        if after < before and not kept:
             yield f"F1 placed out of turn: standings {done.standings} of {[each.job for each in plan.actions]}"
     for at, action in enumerate(plan.actions):
         found, room = done.moments[at + 1]
@@ -372,9 +377,9 @@ def pass_faults(state: ClusterState, plan: Plan) -> Iterator[str]:
         behind = next((at for at, standing in enumerate(done.standings) if standing > end), None)
         if better or behind is None or done.walled(job.spec, behind):
             continue
-        if not plan.reservations and done.moments[behind][1].fits(job.spec):
+        if not kept and done.moments[behind][1].fits(job.spec):
             yield f"F2 job {plan.actions[behind].job} was placed before one of better standing that fits: {job.story()}"
-        alone = not any(starts[other.id] <= end for other in done.left if other.id != job.id)
+        alone = not kept and not any(starts[other.id] <= end for other in done.left if other.id != job.id)
         if alone and job.spec.demand.tasks == 1 and not done.walled(job.spec, len(plan.actions)):
             yield from _keep_faults(done, job, behind)
 

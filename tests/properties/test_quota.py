@@ -267,6 +267,7 @@ def test_a_plan_does_not_depend_on_the_order_in_which_tenants_and_nodes_came(see
     for job in world.state.jobs.values():
         shuffled.put_job(job)
     shuffled.decayed_usage.load(world.state.decayed_usage.record())
+    shuffled.claims = dict(world.state.claims)
     one, two = (propose(StateView(each), Policy(), world.now, 1, 100) for each in (world.state, shuffled))
     assert one == two
 
