@@ -13,6 +13,7 @@ from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.plan import Place, Plan, Preempt
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.preemption import spared_because
+from stoker.brain.domain.where import make_where
 from stoker.brain.state.state_view import StateView
 from tests.brain.state.story import Story, settle_all, spec
 from tests.builders import Cluster, Thing, cluster, job, node, running_on, tenant
@@ -30,7 +31,7 @@ def victims(plan: Plan) -> list[int]:
 
 def low(id_: int, *where: tuple[str, list[int]], **fields: object) -> Job:
     tasks = {"gpus": len(where[0][1]), "tasks": len(where)}
-    return running_on(job(id_, **{"priority": 100, "preemptible": True, **tasks, **fields}), *where)  # type: ignore[arg-type]
+    return running_on(job(id_, **{"priority": 100, "preemptible": True, **tasks, **fields}), *where)  # type: ignore[arg-type]  # a test passes fields by name
 
 
 def test_victims_of_one_job_are_on_its_node_and_on_no_other() -> None:
@@ -69,6 +70,16 @@ def test_what_is_not_free_yet_is_counted_once_for_two_jobs_that_wait() -> None:
     assert len(claimed) == len(set(claimed)) == 3
 
 
+def test_what_was_held_for_a_guarantee_may_be_part_of_what_others_give_way_for() -> None:
+    """A job that is owed four GPUs, two of which are held for it, and then one that is owed another."""
+    held = [running_on(job(1, gpus=2), ("a", [2, 3])), running_on(job(2, gpus=1), ("b", [0]))]
+    owed = [job(8, gpus=4, cpus=8, tenant="lab"), job(9, gpus=1, tenant="team", where=make_where("", ("a",)))]
+    tenants = [tenant("lab", guaranteed=4), tenant("team", guaranteed=1)]
+    here = cluster(node("a", gpus=4), node("b", gpus=1), *held, *owed, *tenants, job(10, gpus=1))
+    plan = here.plan(policy=Policy(reservations_max=0))
+    assert {each.job: [task.node for task in each.tasks] for each in preempts(plan)} == {8: ["a"], 9: ["b"]}
+
+
 def test_two_gangs_that_each_need_both_nodes_do_not_stop_each_other_halfway() -> None:
     held = [low(1, ("a", [0, 1])), low(2, ("b", [0, 1]))]
     gangs = [job(9, gpus=2, tasks=2, priority=1_000), job(10, gpus=2, tasks=2, priority=900)]
@@ -101,7 +112,7 @@ def any_cluster(dice: Random) -> Cluster:
     for _ in range(dice.randint(1, 5)):
         wants = {"gpus": dice.choice((1, 1, 2, 4)), "tasks": dice.choice((1, 1, 1, 2, 3))}
         whose = {"tenant": dice.choice(("lab", "vision", "crowd")), "priority": dice.choice((1, 100, 500, 1_000))}
-        things.append(job(number, **wants, **whose))  # type: ignore[arg-type]
+        things.append(job(number, **wants, **whose))  # type: ignore[arg-type]  # a test passes fields by name
         number += 1
     return cluster(*things)
 

@@ -14,6 +14,8 @@ Limits: made in well under a millisecond for 5,000 nodes, because the values in 
 from collections.abc import Mapping, Sequence, Set
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from stoker.brain.domain.allocation import TaskPlacement
 from stoker.brain.domain.gpu import GPU_SHARERS_MAX, WHOLE_GPU, Gpu, SharedGpu
 from stoker.brain.domain.ids import GpuUuid, NodeName
@@ -78,6 +80,19 @@ class Draft:
         before = self.free[placement.node]
         self._journal.append(_NodeUndo(placement.node, before, None))
         self._set(placement.node, before.take(placement))
+
+    def take_free(self, placement: TaskPlacement) -> TaskPlacement:
+        """Take what is free of a placement of whole GPUs, and return that."""
+        free = self.free[placement.node]
+        here = {gpu.uuid for gpu in free.gpus}
+        left = replace(
+            placement,
+            gpus=tuple(uuid for uuid in placement.gpus if uuid in here),
+            cpus=min(free.cpus, placement.cpus),
+            memory_mb=min(free.memory_mb, placement.memory_mb),
+        )
+        self.take(left)
+        return left
 
     def put_back(self, placement: TaskPlacement) -> None:
         """Free what a placement holds: one that was taken here, or that of a running task as its end would (T3).

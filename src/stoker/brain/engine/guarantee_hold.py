@@ -90,6 +90,11 @@ class GuaranteeHold:
         for placement in reversed(self._of.get(shape, ())):
             self._draft.put_back(placement)
 
+    def hold_again(self, shape: Shape) -> None:
+        """Take of what was lent what is still free, until the draft is rolled back."""
+        for placement in self._of.get(shape, ()):
+            self._draft.take_free(placement)
+
     def give_back(self) -> None:
         """Free what was held, once no job is placed any more: the reasons count it as free."""
         for placement in reversed(self.withdrawn):

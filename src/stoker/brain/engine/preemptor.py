@@ -98,12 +98,17 @@ class Preemptor:
         The caller rolls it back.
         """
         self._reservations.lend(candidate.job)
-        self._guarantee_hold.lend(candidate.shape)
+        lent = dict.fromkeys([candidate.shape, *(self.claiming[job] for job in self._places)])
+        for shape in lent:  # what others claim may be what was held for them before
+            self._guarantee_hold.lend(shape)
         search.free_chosen()
         for job, tasks in self._places.items():
             self._reservations.lend(job)
             for task in tasks:
                 self._draft.take(task)
+        for shape in lent:
+            if shape != candidate.shape:
+                self._guarantee_hold.hold_again(shape)
 
 
 def is_coming(draft: Draft, view: View, claim: Claim) -> bool:

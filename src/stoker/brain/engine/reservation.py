@@ -180,20 +180,8 @@ class ReservationBook:
                 self.lend(job)
                 del self.made[at], self._withdrawn[at]
                 break
-        kept: list[TaskPlacement] = []
-        for task in tasks:
-            free = self._draft.free[task.node]
-            here = {gpu.uuid for gpu in free.gpus}
-            left = TaskPlacement(
-                rank=task.rank,
-                node=task.node,
-                gpus=tuple(uuid for uuid in task.gpus if uuid in here),
-                cpus=min(free.cpus, task.cpus),
-                memory_mb=min(free.memory_mb, task.memory_mb),
-            )
-            self._draft.take(left)
-            kept.append(left)
-            self.gpus_kept += len(left.gpus)
+        kept = [self._draft.take_free(task) for task in tasks]
+        self.gpus_kept += sum(len(left.gpus) for left in kept)
         self.kept_anything = True
         self._claims[job] = None
         nodes = sorted({task.node for task in tasks})
