@@ -36,7 +36,8 @@ def test_a_run_prints_the_figures_that_tables_have(workload: tuple[str, ...], cl
 def test_the_list_of_policies_says_which_know_how_long_jobs_run() -> None:
     policies = {each["name"]: each["knows"] for each in json.loads(asked("--policy", "list", "-o", "json")[1])}
     assert policies["srtf"] == "durations (oracle)"
-    assert policies["engine"] == policies["las"] == "nothing"
+    assert policies["engine"] == "durations in hours, as time limits"
+    assert policies["las"] == "nothing"
 
 
 @pytest.mark.parametrize(
@@ -129,3 +130,53 @@ def test_failures_are_counted_for_people_too(tmp_path: Path) -> None:
     words = ("--format", "csv", "--workload", str(file), "--nodes", "2x8", "--policy", "engine", "--mtbf", "60")
     assert "node failures" in asked(*words)[1]
     assert json.loads(asked(*words, "-o", "json")[1])["node_failures"] > 0
+
+
+@pytest.fixture
+def lists(tmp_path: Path) -> tuple[str, ...]:
+    nodes, pods = tmp_path / "nodes.csv", tmp_path / "pods.csv"
+    nodes.write_text("sn,cpu_milli,memory_mib,gpu,model\nn,64000,262144,4,T4\n")
+    pods.write_text("name,cpu_milli,memory_mib,num_gpu,gpu_milli\na,1000,1024,1,600\nb,1000,1024,1,400\n")
+    return ("--format", "openb", "--nodes", str(nodes), "--workload", str(pods))
+
+
+def test_a_cluster_that_fills_prints_what_is_allocated(lists: tuple[str, ...]) -> None:
+    code, said = asked(*lists, "--policy", "engine", "--seed", "1", "--load", "1.3", "-o", "json")
+    told = json.loads(said)
+    assert code == 0
+    assert {"100", "130"} <= told["allocated_percent"].keys()
+    assert told["decisions_per_s"] > 0
+    assert json.loads(asked(*lists, "--policy", "engine", "--seed", "1", "-o", "json")[1]) == told | {
+        "decisions_per_s": pytest.approx(told["decisions_per_s"], rel=1e9)
+    }
+    assert "% of the GPUs allocated" in asked(*lists, "--policy", "engine,aging_per_hour=0")[1]
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--policy", "fifo"), "goes with --gpus"),
+        (("--policy", "fgd"), "no policy 'fgd'"),
+        (("--policy", "engine", "--gpus", "4"), "takes two files"),
+        (("--policy", "engine", "--mtbf", "4"), "pods come and stay"),
+        (("--policy", "engine", "--load", "0"), "0.01<=x<=10"),
+    ],
+)
+def test_a_cluster_that_cannot_be_filled_is_one_error_of_usage(
+    lists: tuple[str, ...], words: tuple[str, ...], says: str
+) -> None:
+    code, said = asked(*lists, *words)
+    assert code == 2
+    assert says in said
+    assert "hint: " in said
+
+
+def test_pods_that_stay_are_not_compared_and_jobs_of_a_trace_have_no_load(
+    lists: tuple[str, ...], workload: tuple[str, ...]
+) -> None:
+    code, said = asked(*lists, "--policy", "engine", "--policy", "engine,aging_max=1", verb="compare")
+    assert (code, "for `stoker sim run` alone" in said) == (2, True), said
+    code, said = asked(*lists[:2], "--nodes", "2x8", *lists[4:], "--policy", "engine")
+    assert (code, "2x8: it can't be read" in said) == (2, True), said
+    code, said = asked(*workload, "--gpus", "16", "--policy", "fifo", "--load", "1.3")
+    assert (code, "--load is for --format openb" in said) == (2, True), said

@@ -39,6 +39,11 @@ def mono_s() -> float:
     return time.monotonic()
 
 
+def cpu_s() -> float:
+    """Return the processor time of this process in seconds, to measure work while others use the machine."""
+    return time.process_time()
+
+
 def local_text(text: str | None) -> str | None:
     """Return an instant, as the server writes it, in the time zone of this machine, with the name of the zone."""
     if not text:

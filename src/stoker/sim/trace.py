@@ -68,7 +68,7 @@ class Trace(msgspec.Struct, frozen=True, kw_only=True):
 
     def fault(self, job: TraceJob, field: str, message: str, hint: str) -> StokerError:
         """Return the error about a field of a job that a run can't take."""
-        return _fault(self.path, job.line, field, message, hint)
+        return trace_fault(self.path, job.line, field, message, hint)
 
 
 def read_trace(path: Path, form: str) -> Trace:
@@ -80,7 +80,7 @@ def read_trace(path: Path, form: str) -> Trace:
     jobs: list[TraceJob] = []
     seen: dict[str, int] = {}
     left_out = 0
-    for record in _records(path, reader):
+    for record in records(path, reader.columns, has_header=reader.has_header):
         job = reader.job(record)
         if job is None:
             left_out += 1
@@ -90,20 +90,20 @@ def read_trace(path: Path, form: str) -> Trace:
         seen[job.id] = job.line
         jobs.append(job)
     if not jobs:
-        raise _fault(str(path), 0, "", "it has no job that ran", f"is it a file of the format {form}?")
+        raise trace_fault(str(path), 0, "", "it has no job that ran", f"is it a file of the format {form}?")
     return trace_of(str(path), jobs, left_out=left_out)
 
 
 def trace_of(path: str, jobs: Sequence[TraceJob], *, left_out: int) -> Trace:
     """Return a trace of jobs whose submissions count from any moment (T2). Raises: StokerError `bad_trace`."""
     if not jobs:
-        raise _fault(path, 0, "gpus", "it has no job that ran to its end on whole GPUs", "name another log")
+        raise trace_fault(path, 0, "gpus", "it has no job that ran to its end on whole GPUs", "name another log")
     first = min(job.submit_ms for job in jobs)
     moved = [msgspec.structs.replace(job, submit_ms=job.submit_ms - first) for job in jobs]
     return Trace(path=path, jobs=tuple(sorted(moved, key=lambda job: job.submit_ms)), left_out=left_out)
 
 
-class _Record:
+class Record:
     """One line of a trace, as texts by field."""
 
     def __init__(self, path: str, line: int, cells: Mapping[str, str]) -> None:
@@ -112,7 +112,7 @@ class _Record:
         self._cells = cells
 
     def fail(self, field: str, message: str, hint: str) -> NoReturn:
-        raise _fault(self._path, self.line, field, message, hint)
+        raise trace_fault(self._path, self.line, field, message, hint)
 
     def text(self, field: str) -> str:
         return self._cells.get(field, "").strip()
@@ -160,11 +160,11 @@ class _TraceFormat(msgspec.Struct, frozen=True):
     """Reader of a format: the columns that must be there, and what makes a job of a line."""
 
     columns: tuple[str, ...]
-    job: Callable[[_Record], TraceJob | None]
+    job: Callable[[Record], TraceJob | None]
     has_header: bool = True
 
 
-def _philly(record: _Record) -> TraceJob:
+def _philly(record: Record) -> TraceJob:
     return TraceJob(
         id=f"line-{record.line}",
         line=record.line,
@@ -175,7 +175,7 @@ def _philly(record: _Record) -> TraceJob:
     )
 
 
-def _muri(record: _Record) -> TraceJob:
+def _muri(record: Record) -> TraceJob:
     return TraceJob(
         id=record.text("job_id"),
         line=record.line,
@@ -185,7 +185,7 @@ def _muri(record: _Record) -> TraceJob:
     )
 
 
-def _swf(record: _Record) -> TraceJob | None:
+def _swf(record: Record) -> TraceJob | None:
     if record.text("run time") == "-1" or record.text("processors") in ("-1", "0"):
         return None
     return TraceJob(
@@ -197,7 +197,7 @@ def _swf(record: _Record) -> TraceJob | None:
     )
 
 
-def _neutral(record: _Record) -> TraceJob:
+def _neutral(record: Record) -> TraceJob:
     return TraceJob(
         id=record.text("id") or record.fail("id", "it is empty", "give each job an id of its own"),
         line=record.line,
@@ -224,8 +224,12 @@ FORMATS: Final = {
 `tenant` may be left out or left empty."""
 
 
-def _records(path: Path, form: _TraceFormat) -> Iterator[_Record]:
-    """The lines of a file that may be gzip, each with its cells by column."""
+def records(path: Path, columns: Sequence[str], *, has_header: bool = True) -> Iterator[Record]:
+    """Yield the lines of a file that may be gzip, each with its cells by column.
+
+    Raises: StokerError `bad_trace` (T1).
+    """
+    rows = _rows if has_header else _plain_rows
     line = 0
     try:
         with path.open("rb") as raw:
@@ -233,38 +237,37 @@ def _records(path: Path, form: _TraceFormat) -> Iterator[_Record]:
             raw.seek(0)
             source: IO[bytes] = gzip.GzipFile(fileobj=raw) if packed else raw  # type: ignore[assignment]  # reads alike
             with TextIOWrapper(source, encoding="utf-8-sig", newline="") as text:
-                for line, cells in _rows(str(path), text, form):
-                    yield _Record(str(path), line, cells)
+                for line, cells in rows(str(path), text, columns):
+                    yield Record(str(path), line, cells)
     except (EOFError, zlib.error, gzip.BadGzipFile) as fault:
         message = f"the gzip data breaks off or is damaged after this line ({fault})"
-        raise _fault(str(path), line, "", message, "fetch the file again") from fault
+        raise trace_fault(str(path), line, "", message, "fetch the file again") from fault
     except UnicodeDecodeError as fault:
-        raise _fault(str(path), line, "", "what follows isn't UTF-8 text", "is it a trace?") from fault
+        raise trace_fault(str(path), line, "", "what follows isn't UTF-8 text", "is it a trace?") from fault
     except csv.Error as fault:
-        raise _fault(str(path), line, "", f"what follows isn't CSV: {fault}", "is it a trace?") from fault
+        raise trace_fault(str(path), line, "", f"what follows isn't CSV: {fault}", "is it a trace?") from fault
     except OSError as fault:
-        raise _fault(str(path), 0, "", f"it can't be read: {fault.strerror or fault}", "name a file") from fault
+        raise trace_fault(str(path), 0, "", f"it can't be read: {fault.strerror or fault}", "name a file") from fault
 
 
-def _rows(path: str, text: TextIOWrapper, form: _TraceFormat) -> Iterator[tuple[int, dict[str, str]]]:
-    if not form.has_header:
-        yield from _plain_rows(path, text, form.columns)
-        return
+def _rows(path: str, text: TextIOWrapper, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
     reader = csv.reader(text)
     header = [name.strip() for name in next(reader, [])]
-    for name in form.columns:
+    for name in columns:
         if name not in header:
             there = f"it has {', '.join(header)[:200]}" if any(header) else "the file is empty"
-            raise _fault(path, 1, name, f"there is no such column; {there}", _columns_hint(form.columns))
+            raise trace_fault(path, 1, name, f"there is no such column; {there}", _columns_hint(columns))
     for place, name in enumerate(header):
         if name in header[:place]:
-            raise _fault(path, 1, name, "two columns have this name", "name each column once")
+            raise trace_fault(path, 1, name, "two columns have this name", "name each column once")
     for cells in reader:
         if not cells:
             continue
         if len(cells) != len(header):
             message = f"it has {counted(len(cells), 'cell')}, and the first line names {len(header)}"
-            raise _fault(path, reader.line_num, header[min(len(cells), len(header) - 1)], message, "correct the line")
+            raise trace_fault(
+                path, reader.line_num, header[min(len(cells), len(header) - 1)], message, "correct the line"
+            )
         yield reader.line_num, dict(zip(header, cells, strict=True))
 
 
@@ -281,10 +284,11 @@ def _plain_rows(path: str, text: TextIOWrapper, columns: Sequence[str]) -> Itera
         if len(cells) < len(columns):
             message = f"it has {counted(len(cells), 'field')}, and at least {len(columns)} are wanted"
             hint = "a job's line has 18 fields; is --format the right one?"
-            raise _fault(path, line, columns[len(cells)], message, hint)
+            raise trace_fault(path, line, columns[len(cells)], message, hint)
         yield line, dict(zip(columns, cells, strict=False))
 
 
-def _fault(path: str, line: int, field: str, message: str, hint: str) -> StokerError:
+def trace_fault(path: str, line: int, field: str, message: str, hint: str) -> StokerError:
+    """Return the error `bad_trace` about a field on a line of a file; line 0 = the file as a whole."""
     where = path + (f", line {line}" if line else "") + (f", {field}" if field else "")
     return refusal_error("bad_trace", f"{where}: {message}", hint, file=path, line=line, field=field)

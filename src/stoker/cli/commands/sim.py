@@ -5,7 +5,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 import msgspec
@@ -20,14 +20,18 @@ from stoker.cli.options import OnceGroup, with_options
 if TYPE_CHECKING:
     from stoker.sim.cluster_run import NodeSet
     from stoker.sim.comparison import Estimate
+    from stoker.sim.loading import LoadingSummary
     from stoker.sim.outcome import Progress, Summary
     from stoker.sim.policies import RunOptions, SimPolicy
     from stoker.sim.replay import Replay
     from stoker.sim.trace import Trace
 
-_FORMATS = ("csv", "philly", "muri", "swf", "log")
+_OPENB = "openb"
+_FORMATS = ("csv", "philly", "muri", "swf", _OPENB, "log")
 _GPUS_MAX = 200_000
 """GPUs on nodes: each takes half a kilobyte or more."""
+_LOAD = 1.3
+"""As the published runs of openb have it."""
 _HOUR_MS = 3_600_000
 _PROGRESS_JOBS = 2_000
 """Jobs below which a run is over before a bar would be read."""
@@ -45,18 +49,21 @@ def sim() -> None:
     """
 
 
-def _node_set(ctx: click.Context, option: click.Parameter, text: str | None) -> "NodeSet | None":
-    if text is None:
-        return None
+def _node_set(text: str) -> "NodeSet":
+    """Read `72x8`. Raises: BadParameter."""
     from stoker.sim.cluster_run import NodeSet
 
     found = re.fullmatch(r"([1-9][0-9]{0,3})x([1-9][0-9]{0,2})", text)
     if found is None:
-        raise click.BadParameter(f"{text!r} isn't NODESxGPUS, such as 72x8 (up to 9999 nodes with up to 999 GPUs)")
+        raise _bad_nodes(f"{text!r} isn't NODESxGPUS, such as 72x8 (up to 9999 nodes with up to 999 GPUs)")
     nodes = NodeSet(*map(int, found.groups()))
     if nodes.gpus > _GPUS_MAX:
-        raise click.BadParameter(f"{text} is {nodes.gpus} GPUs; nodes with up to {_GPUS_MAX} in all are simulated")
+        raise _bad_nodes(f"{text} is {nodes.gpus} GPUs; nodes with up to {_GPUS_MAX} in all are simulated")
     return nodes
+
+
+def _bad_nodes(message: str) -> click.BadParameter:
+    return click.BadParameter(message, param_hint="'--nodes'")
 
 
 def _thresholds(ctx: click.Context, option: click.Parameter, text: str) -> tuple[int, ...]:
@@ -83,11 +90,13 @@ _run_options = with_options(
         "--workload",
         type=click.Path(path_type=Path, exists=True),
         metavar="FILE",
-        help="The trace, plain or gzip; of format log a data folder, or a backup.",
+        help="The trace, plain or gzip; of format openb a list of pods, of format log a data folder or a backup.",
     ),
     click.option("--gpus", type=click.IntRange(1, 10**7), help="Count this many GPUs only, as published tables do."),
     click.option(
-        "--nodes", callback=_node_set, metavar="AxB", help="A nodes with B GPUs each; jobs are really placed."
+        "--nodes",
+        metavar="AxB|FILE",
+        help="A nodes with B GPUs each; jobs are really placed. Of format openb the list of nodes.",
     ),
     click.option("--mtbf", type=float, callback=_hours_of, metavar="HOURS", help="Mean time until a node fails."),
     click.option(
@@ -139,18 +148,30 @@ _form_options = with_options(
 @sim.command()
 @_run_options
 @click.option("--policy", required=True, metavar="NAME[,KEY=VALUE...]", help="Who goes first; `list` describes all.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the engine and of failures.")
+@click.option(
+    "--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the engine, of failures and of arrivals."
+)
+@click.option(
+    "--load",
+    type=click.FloatRange(0.01, 10),
+    metavar="FACTOR",
+    help="Of format openb: pods arrive until they ask for so many times the GPUs. [default: 1.3]",
+)
 @_form_options
-def run(policy: str, seed: int, form: str, **given: object) -> None:
+def run(policy: str, seed: int, load: float | None, form: str, **given: object) -> None:
     """Run all jobs of a trace and print completion times, makespan and utilisation.
 
     With --nodes the engine that decides live decides here, on a whole cluster in memory. With
     --gpus one pool is counted, without nodes: the yardsticks that papers print. What stands in
     the section `policy` of control.yaml may follow the name of the engine.
 
+    With --format openb pods of a list arrive one by one at listed nodes and stay; one that fits
+    nowhere is dropped. Printed is which part of the GPUs is allocated, by what has arrived.
+
     \b
     Examples:
       stoker sim run --policy list
+      stoker sim run --format openb --nodes nodes.csv.gz --workload pods.csv.gz --policy engine --load 1.3
       stoker sim run --format swf --workload jobs.gz --gpus 576 --policy easy
       stoker sim run --format swf --workload jobs.gz --nodes 72x8 --policy engine
       stoker sim run --format swf --workload jobs.gz --nodes 72x8 --policy engine,aging_per_hour=0
@@ -163,11 +184,35 @@ def run(policy: str, seed: int, form: str, **given: object) -> None:
         show_rows(form, _policy_columns(), POLICIES, POLICIES)
         return
     wanted = msgspec.convert(given, _Wanted)
+    if wanted.trace_format == _OPENB:
+        _load(wanted, policy, seed, _LOAD if load is None else load, form)
+        return
+    if load is not None:
+        raise click.UsageError(f"--load is for --format {_OPENB}: jobs of a trace come in when they came in")
+    cluster = wanted.cluster
     name, options = wanted.variant(policy)
     trace = wanted.trace()
     with _bar("jobs ended", len(trace.jobs)) as progress:
-        summary = simulate(trace, wanted.cluster, name, replace(options, seed=seed), progress)
+        summary = simulate(trace, cluster, name, replace(options, seed=seed), progress)
     show_pairs(form, _lines(summary), replace(summary, policy=policy))
+
+
+def _load(wanted: "_Wanted", policy: str, seed: int, load: float, form: str) -> None:
+    """Fill a cluster with pods that stay, and print what is allocated."""
+    from stoker.cli.clock import cpu_s
+    from stoker.sim.loading import load_cluster, read_lists
+
+    if wanted.nodes is None or wanted.workload is None or wanted.gpus is not None:
+        raise click.UsageError(
+            f"--format {_OPENB} takes two files: the list of nodes by --nodes, of pods by --workload"
+        )
+    if wanted.mtbf is not None:
+        raise click.UsageError(f"--mtbf isn't for --format {_OPENB}: pods come and stay, and no time passes")
+    _, options = wanted.variant(policy)
+    lists = read_lists(Path(wanted.nodes), wanted.workload)
+    with _bar("thousandths of GPUs asked for", round(load * lists.gpus * 1_000)) as progress:
+        loaded = load_cluster(lists, options.engine, load, seed, cpu_s, progress)
+    show_pairs(form, _loaded_lines(loaded), replace(loaded, policy=policy))
 
 
 @sim.command()
@@ -203,11 +248,12 @@ def compare(policies: tuple[str, ...], seeds: int, form: str, **given: object) -
     if len(set(policies)) != len(policies) or len(policies) < 2:
         raise click.UsageError("name two or more different policies, each by a --policy of its own")
     wanted = msgspec.convert(given, _Wanted)
+    cluster = wanted.cluster
     named = [(label, *wanted.variant(label)) for label in policies]
     variants = [Variant(label=label, policy=name, options=options) for label, name, options in named]
     trace = wanted.trace()
     with _bar("jobs ended", len(trace.jobs) * len(variants) * seeds) as progress:
-        compared = compare(trace, wanted.cluster, variants, seeds, progress)
+        compared = compare(trace, cluster, variants, seeds, progress)
     below = [
         ("jobs", f"{compared.jobs} on {compared.gpus} GPUs, {compared.seeds} seeds"),
         ("FROM, TO", "hold the true difference with 95 % confidence; `*`: zero is outside"),
@@ -260,7 +306,7 @@ class _Wanted(msgspec.Struct, frozen=True, kw_only=True):
     trace_format: str | None
     workload: Path | None
     gpus: int | None
-    nodes: Any
+    nodes: str | None
     mtbf: int | None
     mttr: int
     attempt_lease: int
@@ -270,9 +316,11 @@ class _Wanted(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def cluster(self) -> "int | NodeSet":
         """Number of GPUs, or nodes. Raises: UsageError."""
+        if self.trace_format == _OPENB:
+            raise click.UsageError(f"{_OPENB} is a list of pods that come and stay, for `stoker sim run` alone")
         if (self.gpus is None) == (self.nodes is None):
             raise click.UsageError("say what the cluster is: --gpus N or --nodes AxB, and not both")
-        return self.gpus or self.nodes
+        return self.gpus if self.nodes is None else _node_set(self.nodes)  # type: ignore[return-value]  # one is there
 
     def trace(self) -> "Trace":
         """Read the trace. Raises: UsageError, StokerError `bad_trace`."""
@@ -303,7 +351,7 @@ class _Wanted(msgspec.Struct, frozen=True, kw_only=True):
             engine=changed_policy(Policy(), _changes(changes)) if changes else Policy(),
             failures=failures,
         )
-        check_policy(name, options, on_nodes=self.cluster is self.nodes)
+        check_policy(name, options, on_nodes=self.nodes is not None)
         return name, options
 
 
@@ -348,6 +396,16 @@ def _lines(summary: "Summary") -> Iterator[tuple[str, object]]:
     if summary.node_failures or summary.failed:
         lost = f"{summary.requeues} attempts were lost and followed by another, {summary.failed} jobs ended failed"
         yield "node failures", f"{summary.node_failures}; {lost}"
+
+
+def _loaded_lines(loaded: "LoadingSummary") -> Iterator[tuple[str, object]]:
+    never = f", of which {loaded.never_fit} fit on no node, even an empty one" if loaded.never_fit else ""
+    yield "policy", loaded.policy
+    yield "cluster", f"{loaded.nodes} nodes with {loaded.gpus} GPUs"
+    yield "pods", f"{loaded.pods} arrived, {loaded.placed} placed, {loaded.dropped} dropped{never}"
+    for percent, allocated in loaded.allocated_percent.items():
+        yield f"{percent} % arrived", f"{allocated:.2f} % of the GPUs allocated"
+    yield "speed", f"{loaded.decisions_per_s:,} pods by second of processor time"
 
 
 _FIGURES: "dict[str, tuple[str, str, float]]" = {
