@@ -26,6 +26,8 @@ ADDING = {
     "list": {"--state", "--label"},
     **{name: {"--state", "--label"} for name in ("cancel", "hold", "release", "requeue", "signal")},
     "control": {"--set"},
+    "sim compare": {"--policy"},
+    "sim replay": {"--policy"},
     "agent": {"--set"},
     "agent join": {"--set"},
     "doctor": {"--set"},

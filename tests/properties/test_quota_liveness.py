@@ -29,7 +29,7 @@ class Crowd(Story):
     """Borrowers with one GPU each hold every GPU, run for some turns, and more of them wait at any time."""
 
     def __init__(self, seed: int, nodes: int, turns_max: int, borrower: JobSpec) -> None:
-        super().__init__(Policy(ended_jobs_max=0))
+        super().__init__(Policy(ended_jobs_max=0, preemptions_max=0))
         self.chance, self.turns_max, self.borrower = Random(seed), turns_max, borrower
         self.names = [NodeName(f"n{number}") for number in range(nodes)]
         for name in self.names:

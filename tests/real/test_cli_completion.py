@@ -56,7 +56,7 @@ def test_tab_completes_a_command_an_option_and_an_id(up: UpProcess, tmp_path: Pa
         terminal.type("--js\t")
         terminal.until("stoker cancel --json")
         terminal.type(f"{job.id[:-1]}\t\n")
-        terminal.until('"rank": 0')
+        terminal.until('"time_limit_at"')
     with Client(up.url) as client:
         assert client.wait(job.id, at_most_s=20).state == "cancelled"
 

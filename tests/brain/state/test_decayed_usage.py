@@ -7,6 +7,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stoker.brain.domain.gpu import WHOLE_GPU
 from stoker.brain.domain.ids import CONTROL, Epoch, Position, TenantName
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.quota import NOTHING, Amount
@@ -51,7 +52,8 @@ def gpus(usage: DecayedUsage, held: int, at: int, tenant: TenantName = ONE) -> F
 
 def of_story(story: Story, tenant: TenantName) -> float:
     held = story.state.indexes.usage_ledger.used_by(tenant)
-    return float(gpus(story.state.decayed_usage, held.gpu_milli, story.now - story.state.clock_moved_ms, tenant))
+    milli = gpus(story.state.decayed_usage, held.gpu_milli, story.now - story.state.clock_moved_ms, tenant)
+    return float(milli) / WHOLE_GPU
 
 
 # -- the arithmetic ------------------------------------------------------------------------------------------------
@@ -242,7 +244,7 @@ def test_a_replay_and_a_snapshot_give_the_same_bytes_and_go_on_alike() -> None:
 
 def test_capacity_is_that_of_nodes_in_service() -> None:
     story = shared()
-    one = Amount(gpu_milli=8, gpu_memory_mb=8 * 81_920, cpus=64, memory_mb=1 << 20)
+    one = Amount(gpu_milli=8 * WHOLE_GPU, gpu_memory_mb=8 * 81_920, cpus=64, memory_mb=1 << 20)
     assert story.state.indexes.capacity == one.plus(one)
     story.forget("n2")
     assert story.state.indexes.capacity == one

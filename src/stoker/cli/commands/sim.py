@@ -5,14 +5,10 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import click
-import msgspec
-from msgspec.structs import replace
 
-from stoker.brain.domain.policy import Policy
-from stoker.brain.domain.units import utc_text
 from stoker.cli.display.output import Form, show_pairs, show_rows
 from stoker.cli.display.table import Column, fields
 from stoker.cli.options import OnceGroup, with_options
@@ -44,7 +40,8 @@ def sim() -> None:
     \b
     Examples:
       stoker sim run --policy list
-      stoker sim run --format muri --workload testbed_trace.csv.gz --nodes 8x8 --policy engine
+      stoker sim run --format muri --workload trace.csv --nodes 8x8 \\
+          --policy engine
       stoker sim replay --log /var/lib/stoker --policy aging_per_hour=0
     """
 
@@ -171,19 +168,23 @@ def run(policy: str, seed: int, load: float | None, form: str, **given: object) 
     \b
     Examples:
       stoker sim run --policy list
-      stoker sim run --format openb --nodes nodes.csv.gz --workload pods.csv.gz --policy engine --load 1.3
+      stoker sim run --format openb --nodes nodes.csv --workload pods.csv \\
+          --policy engine --load 1.3
       stoker sim run --format swf --workload jobs.gz --gpus 576 --policy easy
-      stoker sim run --format swf --workload jobs.gz --nodes 72x8 --policy engine
-      stoker sim run --format swf --workload jobs.gz --nodes 72x8 --policy engine,aging_per_hour=0
-      stoker sim run --format swf --workload jobs.gz --nodes 72x8 --policy engine --mtbf 2000 --mttr 4
+      stoker sim run --format swf --workload jobs.gz --nodes 72x8 \\
+          --policy engine,aging_per_hour=0
+      stoker sim run --format swf --workload jobs.gz --nodes 72x8 \\
+          --policy engine --mtbf 2000 --mttr 4
       stoker sim run --format muri --workload jobs.gz --gpus 64 --policy las
     """
+    from msgspec.structs import replace
+
     from stoker.sim.policies import POLICIES, simulate
 
     if policy == "list":
         show_rows(form, _policy_columns(), POLICIES, POLICIES)
         return
-    wanted = msgspec.convert(given, _Wanted)
+    wanted = _Wanted(**given)  # type: ignore[arg-type]  # click gives each option its type
     if wanted.trace_format == _OPENB:
         _load(wanted, policy, seed, _LOAD if load is None else load, form)
         return
@@ -199,6 +200,8 @@ def run(policy: str, seed: int, load: float | None, form: str, **given: object) 
 
 def _load(wanted: "_Wanted", policy: str, seed: int, load: float, form: str) -> None:
     """Fill a cluster with pods that stay, and print what is allocated."""
+    from msgspec.structs import replace
+
     from stoker.cli.clock import cpu_s
     from stoker.sim.loading import load_cluster, read_lists
 
@@ -239,7 +242,8 @@ def compare(policies: tuple[str, ...], seeds: int, form: str, **given: object) -
 
     \b
     Examples:
-      stoker sim compare --format swf --workload jobs.gz --gpus 576 --policy fifo --policy easy
+      stoker sim compare --format swf --workload jobs.gz --gpus 576 \\
+          --policy fifo --policy easy
       stoker sim compare --format swf --workload jobs.gz --nodes 72x8 --seeds 5 \\
           --policy engine --policy engine,aging_per_hour=0
     """
@@ -247,7 +251,7 @@ def compare(policies: tuple[str, ...], seeds: int, form: str, **given: object) -
 
     if len(set(policies)) != len(policies) or len(policies) < 2:
         raise click.UsageError("name two or more different policies, each by a --policy of its own")
-    wanted = msgspec.convert(given, _Wanted)
+    wanted = _Wanted(**given)  # type: ignore[arg-type]  # click gives each option its type
     cluster = wanted.cluster
     named = [(label, *wanted.variant(label)) for label in policies]
     variants = [Variant(label=label, policy=name, options=options) for label, name, options in named]
@@ -285,9 +289,11 @@ def replay(log: Path, changes: tuple[str, ...], form: str) -> None:
     \b
     Examples:
       stoker sim replay --log /var/lib/stoker
-      stoker sim replay --log /backup/stoker-monday.tar --policy aging_per_hour=100 --policy aging_max=1000
+      stoker sim replay --log /backup/stoker-monday.tar \\
+          --policy aging_per_hour=100 --policy aging_max=200
       stoker sim replay --log /var/lib/stoker -o json
     """
+    from stoker.brain.domain.policy import Policy
     from stoker.cli.wiring.captured_log import recording_of
     from stoker.cli.wiring.settings import changed_policy
     from stoker.sim.replay import replay as replayed
@@ -300,7 +306,7 @@ def replay(log: Path, changes: tuple[str, ...], form: str) -> None:
     show_rows(form, _replay_columns(), _replay_rows(found), found, _replay_below(found))
 
 
-class _Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class _Wanted(NamedTuple):
     """Options of a run as they were given."""
 
     trace_format: str | None
@@ -337,6 +343,7 @@ class _Wanted(msgspec.Struct, frozen=True, kw_only=True):
 
     def variant(self, text: str) -> "tuple[str, RunOptions]":
         """Return the name and the options of a policy such as `engine,aging_per_hour=0`. Raises: StokerError."""
+        from stoker.brain.domain.policy import Policy
         from stoker.cli.wiring.settings import changed_policy
         from stoker.sim.cluster_run import NodeFailures
         from stoker.sim.policies import RunOptions, check_policy
@@ -464,6 +471,8 @@ def _replay_rows(found: "Replay") -> "list[_ReplayRow]":
 
 
 def _replay_below(found: "Replay") -> Iterator[tuple[str, object]]:
+    from stoker.brain.domain.units import utc_text
+
     yield "log", f"{found.facts} facts from {utc_text(found.begins_at_ms)} to {utc_text(found.ends_at_ms)}"
     rest = {
         "cancelled": found.cancelled,
