@@ -16,7 +16,7 @@ from stoker.brain.domain.preemption import spared_because
 from stoker.brain.domain.where import make_where
 from stoker.brain.state.state_view import StateView
 from tests.brain.state.story import Story, settle_all, spec
-from tests.builders import Cluster, Thing, cluster, job, node, running_on, tenant
+from tests.builders import NOW, Cluster, Thing, cluster, job, node, running_on, tenant
 
 POLICY = Policy()
 
@@ -78,6 +78,12 @@ def test_what_was_held_for_a_guarantee_may_be_part_of_what_others_give_way_for()
     here = cluster(node("a", gpus=4), node("b", gpus=1), *held, *owed, *tenants, job(10, gpus=1))
     plan = here.plan(policy=Policy(reservations_max=0))
     assert {each.job: [task.node for task in each.tasks] for each in preempts(plan)} == {8: ["a"], 9: ["b"]}
+
+
+def test_a_job_starts_once_those_told_to_go_are_gone_not_when_their_time_limits_end() -> None:
+    plan = cluster(node("a", gpus=2), low(1, ("a", [0, 1])), job(9, gpus=2, priority=1_000)).plan(policy=POLICY)
+    assert preempts(plan)
+    assert [(each.job, each.at) for each in plan.reservations] == [(9, NOW + POLICY.stop_grace_ms)]
 
 
 def test_two_gangs_that_each_need_both_nodes_do_not_stop_each_other_halfway() -> None:
