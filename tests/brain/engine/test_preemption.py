@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stoker.brain.cycle import propose
-from stoker.brain.domain.ids import TenantName
+from stoker.brain.domain.ids import JobId, TenantName
 from stoker.brain.domain.job import Job, StopCause
 from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.plan import Place, Plan, Preempt
@@ -84,6 +84,15 @@ def test_a_job_starts_once_those_told_to_go_are_gone_not_when_their_time_limits_
     plan = cluster(node("a", gpus=2), low(1, ("a", [0, 1])), job(9, gpus=2, priority=1_000)).plan(policy=POLICY)
     assert preempts(plan)
     assert [(each.job, each.at) for each in plan.reservations] == [(9, NOW + POLICY.stop_grace_ms)]
+
+
+def test_nothing_is_kept_for_a_job_on_a_node_that_has_become_too_small_for_it() -> None:
+    before = cluster(node("a", gpus=2), low(1, ("a", [0, 1])), job(9, gpus=2, cpus=4, priority=1_000), job(10, gpus=1))
+    gone = before.after(before.plan()).without(1)
+    kept = [gone.jobs[each] for each in map(JobId, (9, 10))]
+    small = Cluster([node("a", gpus=2, cpus=2)], kept, claims=gone.claims.values())
+    assert [each.job for each in gone.plan().actions] == [9]
+    assert [each.job for each in small.plan().actions] == [10]
 
 
 def test_two_gangs_that_each_need_both_nodes_do_not_stop_each_other_halfway() -> None:

@@ -115,13 +115,16 @@ class Preemptor:
 
 
 def is_coming(draft: Draft, view: View, claim: Claim) -> bool:
-    """Return whether all GPUs of a claim are free, or held by jobs that are ending."""
+    """Return whether all GPUs of a claim are free or held by jobs that are ending, and its nodes still large enough."""
     for task in claim.tasks:
         free = draft.free.get(task.node)
         if free is None:
             return False
-        here = {gpu.uuid for gpu in free.gpus}
-        if not here.issuperset(task.gpus) and not (here | view.coming_free(task.node)).issuperset(task.gpus):
+        has, here = view.nodes[task.node].inventory, [each for each in claim.tasks if each.node == task.node]
+        if sum([each.cpus for each in here]) > has.cpus or sum([each.memory_mb for each in here]) > has.memory_mb:
+            return False
+        gpus = {gpu.uuid for gpu in free.gpus}
+        if not gpus.issuperset(task.gpus) and not (gpus | view.coming_free(task.node)).issuperset(task.gpus):
             return False
     return True
 
