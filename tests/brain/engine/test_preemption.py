@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stoker.brain.cycle import propose
-from stoker.brain.domain.ids import TenantName
+from stoker.brain.domain.ids import JobId, TenantName
 from stoker.brain.domain.job import Job, StopCause
 from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.plan import Place, Plan, Preempt
@@ -16,7 +16,7 @@ from stoker.brain.domain.preemption import spared_because
 from stoker.brain.domain.where import make_where
 from stoker.brain.state.state_view import StateView
 from tests.brain.state.story import Story, settle_all, spec
-from tests.builders import Cluster, Thing, cluster, job, node, running_on, tenant
+from tests.builders import NOW, Cluster, Thing, cluster, job, node, running_on, tenant
 
 POLICY = Policy()
 
@@ -78,6 +78,21 @@ def test_what_was_held_for_a_guarantee_may_be_part_of_what_others_give_way_for()
     here = cluster(node("a", gpus=4), node("b", gpus=1), *held, *owed, *tenants, job(10, gpus=1))
     plan = here.plan(policy=Policy(reservations_max=0))
     assert {each.job: [task.node for task in each.tasks] for each in preempts(plan)} == {8: ["a"], 9: ["b"]}
+
+
+def test_a_job_starts_once_those_told_to_go_are_gone_not_when_their_time_limits_end() -> None:
+    plan = cluster(node("a", gpus=2), low(1, ("a", [0, 1])), job(9, gpus=2, priority=1_000)).plan(policy=POLICY)
+    assert preempts(plan)
+    assert [(each.job, each.at) for each in plan.reservations] == [(9, NOW + POLICY.stop_grace_ms)]
+
+
+def test_nothing_is_kept_for_a_job_on_a_node_that_has_become_too_small_for_it() -> None:
+    before = cluster(node("a", gpus=2), low(1, ("a", [0, 1])), job(9, gpus=2, cpus=4, priority=1_000), job(10, gpus=1))
+    gone = before.after(before.plan()).without(1)
+    kept = [gone.jobs[each] for each in map(JobId, (9, 10))]
+    small = Cluster([node("a", gpus=2, cpus=2)], kept, claims=gone.claims.values())
+    assert [each.job for each in gone.plan().actions] == [9]
+    assert [each.job for each in small.plan().actions] == [10]
 
 
 def test_two_gangs_that_each_need_both_nodes_do_not_stop_each_other_halfway() -> None:

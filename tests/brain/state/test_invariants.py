@@ -43,6 +43,17 @@ def test_a_node_that_offers_less_than_its_tasks_hold_is_no_fault_of_the_ledger(f
     assert violations(story.state) == []
 
 
+def test_what_asks_for_no_memory_may_still_come_to_a_node_that_has_less_of_it_than_its_jobs_hold() -> None:
+    story, n1 = Story(), NodeName("n1")
+    story.node("n1", 2)
+    story.run(story.submit(replace(spec(), demand=Demand(gpu_count=1, cpus=1, memory_mb=300))), ("n1", 0))
+    less = replace(story.state.nodes[n1].inventory, memory_mb=200)
+    story.do(Register(by=node_principal(n1), registration=Registration(node=n1, inventory=less)))
+    story.wait(1)
+    story.run(story.submit(), ("n1", 1))
+    assert violations(story.state) == []
+
+
 def test_a_node_that_was_given_more_than_it_has_is_a_fault_of_the_ledger() -> None:
     story, n1 = Story(), NodeName("n1")
     story.node("n1", 2)

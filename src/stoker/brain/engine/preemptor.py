@@ -8,7 +8,8 @@ from stoker.brain.domain.ids import JobId
 from stoker.brain.domain.job import Job
 from stoker.brain.domain.plan import Place, Preempt
 from stoker.brain.domain.policy import Policy
-from stoker.brain.domain.units import Instant
+from stoker.brain.domain.preemption import notice_ms
+from stoker.brain.domain.units import Instant, later
 from stoker.brain.engine.draft import Draft
 from stoker.brain.engine.fit import Search
 from stoker.brain.engine.gang import meeting, number_ranks
@@ -88,7 +89,9 @@ class Preemptor:
         self._search.promise(shape)
         self.claiming[candidate.job] = shape
         self._places[candidate.job] = tasks
-        self._reservations.claim(candidate.job, tasks)
+        specs = {victim.job: self._view.job(victim.job).spec for victim in victims}
+        notices = {job: notice_ms(spec, cause, self._policy) for job, spec in specs.items()}
+        self._reservations.claim(candidate.job, tasks, {job: later(self._now, ms) for job, ms in notices.items()})
         array = candidate.array if candidate.lazy else JobId(0)
         return Preempt(job=candidate.job, array=array, tasks=tuple(tasks), victims=victims, cause=cause)
 
@@ -112,13 +115,16 @@ class Preemptor:
 
 
 def is_coming(draft: Draft, view: View, claim: Claim) -> bool:
-    """Return whether all GPUs of a claim are free, or held by jobs that are ending."""
+    """Return whether all GPUs of a claim are free or held by jobs that are ending, and its nodes still large enough."""
     for task in claim.tasks:
         free = draft.free.get(task.node)
         if free is None:
             return False
-        here = {gpu.uuid for gpu in free.gpus}
-        if not here.issuperset(task.gpus) and not (here | view.coming_free(task.node)).issuperset(task.gpus):
+        has, here = view.nodes[task.node].inventory, [each for each in claim.tasks if each.node == task.node]
+        if sum([each.cpus for each in here]) > has.cpus or sum([each.memory_mb for each in here]) > has.memory_mb:
+            return False
+        gpus = {gpu.uuid for gpu in free.gpus}
+        if not gpus.issuperset(task.gpus) and not (gpus | view.coming_free(task.node)).issuperset(task.gpus):
             return False
     return True
 

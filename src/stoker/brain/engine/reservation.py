@@ -17,7 +17,8 @@ Limits: about 3 us per candidate node and reservation. On a node with GPUs of se
         counts as if it were of every model, which only delays.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 from stoker.brain.domain.allocation import TaskPlacement
@@ -173,8 +174,13 @@ class ReservationBook:
         self.gpus_kept += keep.gpus
         return [placement]
 
-    def claim(self, job: JobId, tasks: Sequence[TaskPlacement]) -> None:
-        """Keep what is free of the places of a job for which others give way. Nobody passes it there (R6)."""
+    def claim(
+        self, job: JobId, tasks: Sequence[TaskPlacement], gone_by: Mapping[JobId, Instant] = MappingProxyType({})
+    ) -> None:
+        """Keep what is free of the places of a job for which others give way. Nobody passes it there (R6).
+
+        `gone_by` are those that are told so in this pass, and when they are gone at the latest.
+        """
         for at, each in enumerate(self.made):
             if each.job == job:
                 self.lend(job)
@@ -187,7 +193,7 @@ class ReservationBook:
         nodes = sorted({task.node for task in tasks})
         wanted = {uuid for task in tasks for uuid in task.gpus}
         ends = [
-            release.ends_by
+            gone_by.get(release.job, release.ends_by)
             for node in nodes
             for release in self._view.releases(node, self._now)
             if any(gpu.uuid in wanted for gpu in release.gpus)

@@ -80,7 +80,12 @@ def no_node_overdrawn(state: ClusterState) -> Iterator[str]:
         memory_mb = sum(placement.memory_mb for placement in held.values())
         if cpus <= inventory.cpus and memory_mb <= inventory.memory_mb:
             continue
-        newest = max(state.jobs[job].attempt(number).placed_at for job, number, _ in held)
+        short = {  # a task that asks for none of what is short may still come there
+            task: placement
+            for task, placement in held.items()
+            if (placement.cpus and cpus > inventory.cpus) or (placement.memory_mb and memory_mb > inventory.memory_mb)
+        }
+        newest = max(state.jobs[job].attempt(number).placed_at for job, number, _ in short)
         if newest > node.shrunk_at and not inventory.limits:  # an older version didn't note when it shrank
             yield f"node {name} is overdrawn: {cpus} of {inventory.cpus} CPUs, {memory_mb} of {inventory.memory_mb} MiB"
 
