@@ -114,6 +114,15 @@ def test_neither_a_number_of_gpus_nor_a_share_is_refused_in_one_clear_sentence(t
 def test_a_share_that_is_said_twice_is_a_usage_error() -> None:
     with pytest.raises(click.UsageError, match="both ask for a share"):
         body("x", gpu_count="0.5", gpu_share="0.25")
+    with pytest.raises(click.UsageError, match="--gpus 0 asks for no GPU"):
+        body("x", gpu_count="0", gpu_share="0.25")
+
+
+@pytest.mark.parametrize("option", ["--gpus", "--gpu-share"])
+def test_a_share_finer_than_a_thousandth_is_refused_for_that(option: str) -> None:
+    said = CliRunner().invoke(root, ["submit", option, "0.0005", "--", "true"])
+    assert said.exit_code == 2
+    assert "three decimals at most" in said.output
 
 
 def test_sizes_are_read_as_people_type_them() -> None:

@@ -4,7 +4,8 @@ Rules: L1  a fault is one error with file, line, field and a hint; nothing of fa
        L2  the list's pods arrive once each in an order that the seed draws, and after them pods drawn with replacement,
            until those that arrived ask for `load` times the GPUs of the cluster; so arrivals depend on the seed and on
            nothing else
-       L3  a pod is placed by the look that follows its arrival, or it is dropped: nothing waits
+       L3  a pod is placed by the look that follows its arrival, or it is dropped: nothing waits, so that nothing is
+           reserved either
        L4  a pod that no node could hold, were it empty, is dropped like others, and counted by itself. One that wants
            more GPUs than any node has is a fault of the list
        L5  what is allocated at x percent is what placed pods had asked for, as a part of the cluster's GPUs, when those
@@ -226,6 +227,7 @@ class _Loading:
             cpus_per_task_max=COUNT_MAX,  # a CPU counts as 1,000 here
             memory_mb_max=max(policy.memory_mb_max, COUNT_MAX),
             gpu_sharers_max=_MILLI,  # the published runs bound shares by their sum only
+            reservations_max=0,  # nothing waits
             pending_jobs_max=max(policy.pending_jobs_max, len(self._arrivals)),
         )
         pools = Pools(online=0, batch=0)

@@ -3,6 +3,7 @@
 import pytest
 
 from stoker.api.http.jobs import HOLDERS_NAMED_MAX, lent_view
+from stoker.brain.domain.ids import JobId
 from stoker.brain.state.quota_report import Holder, LentGuarantee
 from tests.api.http.people import People
 from tests.api.http.plane import Plane
@@ -46,7 +47,9 @@ async def test_why_names_who_holds_the_gpus_and_the_latest_end_as_far_as_the_ask
     await node.run()
     own = await people.arno.submit(command="true", gpu_count=1)
     foreign = await people.bert.submit(command="true", gpu_count=1)
-    await people.plane.until(lambda: people.plane.control.loop.passes > 0)
+    loop, jobs = people.plane.control.loop, people.plane.control.committer.state.jobs
+    shapes = [jobs[JobId(int(each))].spec.shape for each in (own, foreign)]
+    await people.plane.until(lambda: all(loop.planned_reason(each).code != "awaiting_pass" for each in shapes))
     (seen,) = (await people.arno.get(f"{JOBS}/{own}/why")).json["blocked_by"]
     assert (seen["id"], seen["name"], seen["user"], seen["tenant"], seen["gpus"]) == (held, "train", "anna", "red", 2)
     why = (await people.bert.get(f"{JOBS}/{foreign}/why")).json

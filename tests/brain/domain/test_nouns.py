@@ -276,6 +276,15 @@ def test_a_sharer_is_told_its_share_and_bound_and_those_of_mps_only_where_there_
     assert tiny["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "1", "0 would mean no bound"
 
 
+def test_where_the_memory_of_a_device_is_not_known_no_bound_of_none_is_set() -> None:
+    """A driver that answers `[N/A]` for it: a limit of 0 MiB would leave the program without any memory."""
+    bare = TaskPlacement(rank=0, node=NodeName("n"), gpus=(GpuUuid("g"),), cpus=1, memory_mb=0, gpu_share=500)
+    assert share_variables(bare, "") == {"STOKER_GPU_SHARE": "0.5"}
+    assert set(share_variables(bare, "/tmp/mps")) == {
+        *("STOKER_GPU_SHARE", "CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"),
+    }
+
+
 @pytest.mark.parametrize(("text", "milli"), [("0.25", 250), ("1", 1_000), (" .5 ", 500), ("1e-3", 1), ("0.250", 250)])
 def test_a_share_is_read_in_thousandths(text: str, milli: int) -> None:
     assert parse_gpu_share(text) == milli

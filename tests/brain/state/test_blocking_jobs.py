@@ -1,7 +1,9 @@
 """Rules B1 to B3 of `state/blocking_jobs.py`: who holds what a job waits for, and until when at the latest."""
 
 import pytest
+from msgspec.structs import replace
 
+from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.ids import JobId, NodeName
 from stoker.brain.domain.reason import Reason, ReasonCode
 from stoker.brain.domain.units import HOUR_MS, MINUTE_MS, SECOND_MS, Instant
@@ -32,9 +34,23 @@ def test_those_that_hold_gpus_on_its_nodes_are_named_with_the_latest_end_of_each
     long = running(story, "n1", [0, 1, 2], limit_ms=2 * HOUR_MS)
     short = running(story, "n1", [3], limit_ms=HOUR_MS)
     found = waits(story, story.submit(spec(gpus=2)))
-    assert [(each.job.id, each.gpus) for each in found.jobs] == [(short, 1), (long, 3)]
+    assert [(each.job.id, each.gpu_milli) for each in found.jobs] == [(short, 1_000), (long, 3_000)]
     assert found.total == 2
     assert found.jobs[0].ends_by == pytest.approx(story.now + HOUR_MS + GRACE_MS, abs=MINUTE_MS)
+
+
+def test_one_that_shares_gpus_holds_its_shares_and_not_the_devices() -> None:
+    story = Story()
+    story.node("n1", gpus=2)
+    asked = spec(time_limit_ms=HOUR_MS)
+    few, many = (
+        story.submit(replace(asked, demand=Demand(gpu_count=1, gpu_share=share, tasks=tasks)))
+        for share, tasks in ((250, 1), (300, 4))
+    )
+    story.decide()
+    found = waits(story, story.submit(spec(gpus=2)))
+    assert {each.job.id: each.gpu_milli for each in found.jobs} == {few: 250, many: 1_200}
+    assert found.fits_by is None
 
 
 def test_the_bound_is_when_enough_of_them_have_ended_and_not_all() -> None:

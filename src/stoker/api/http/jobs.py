@@ -35,6 +35,7 @@ from stoker.brain.domain.access import Caller
 from stoker.brain.domain.array import JobRef, count_of, parse_job_ref
 from stoker.brain.domain.audit import OK, AuditQuery
 from stoker.brain.domain.errors import StokerError
+from stoker.brain.domain.gpu import gpus_number
 from stoker.brain.domain.ids import JobId
 from stoker.brain.domain.job import Job, JobSpec
 from stoker.brain.domain.sight import Sight, seen_job
@@ -334,7 +335,7 @@ def _blocking_view(blocking: BlockingJob, sight: Sight) -> BlockingJobView:
         name=job.spec.name if named else "",
         user=job.account if named else "",
         tenant=job.spec.tenant,
-        gpus=blocking.gpus,
+        gpus=gpus_number(blocking.gpu_milli),
         ends_by=iso(blocking.ends_by),
     )
 

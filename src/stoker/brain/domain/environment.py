@@ -66,21 +66,21 @@ def share_variables(placement: TaskPlacement, mps: str) -> dict[str, str]:
     """Return the variables of a task that shares its GPU; none where it has its GPUs for itself.
 
     `mps` is the pipe folder of MPS on its node; empty = there is none, and its program itself keeps to its share. MPS
-    takes whole per cent, of which the share is rounded down, one at least.
+    takes whole per cent, of which the share is rounded down, one at least. Without a bound, as on a device whose driver
+    doesn't tell its memory, nothing is said of one: a limit of 0 would leave a program without any.
     """
     if placement.gpu_share == WHOLE_GPU:
         return {}
-    bound_mb = str(placement.gpu_memory_mb)
-    env = {"STOKER_GPU_SHARE": f"{gpus_number(placement.gpu_share)}", "STOKER_GPU_MEMORY_MB": bound_mb}
-    if not mps:
-        return env
-    percent = max(1, placement.gpu_share * 100 // WHOLE_GPU)
-    return {
-        **env,
-        "CUDA_MPS_PIPE_DIRECTORY": mps,
-        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(percent),
-        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={bound_mb}M",
-    }
+    bound_mb = placement.gpu_memory_mb
+    env = {"STOKER_GPU_SHARE": f"{gpus_number(placement.gpu_share)}"}
+    if bound_mb:
+        env["STOKER_GPU_MEMORY_MB"] = str(bound_mb)
+    if mps:
+        env["CUDA_MPS_PIPE_DIRECTORY"] = mps
+        env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(max(1, placement.gpu_share * 100 // WHOLE_GPU))
+        if bound_mb:
+            env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={bound_mb}M"
+    return env
 
 
 def _device_variables(held: Sequence[GpuUuid], visible: Visible, devices: Sequence[Gpu]) -> dict[str, str]:

@@ -39,8 +39,8 @@ class BlockingJob(NamedTuple):
     ends_by: Instant
     """By its limit, at the latest."""
     job: Job
-    gpus: int
-    """That the other could use."""
+    gpu_milli: int
+    """Thousandths of GPUs that the other could use."""
 
 
 class Blocking(NamedTuple):
@@ -58,6 +58,8 @@ class _Freed(NamedTuple):
     gpus: int
     cpus: int
     memory_mb: int
+    gpu_milli: int = 0
+    """Of `gpus` what it holds: of a shared one its share."""
 
 
 def blocking_jobs(state: ClusterState, job: Job, reason: Reason | None, now: Instant) -> Blocking | None:
@@ -96,7 +98,7 @@ def _at_limit(
     """Of `jobs`, which count against a limit that is exceeded by `over`, each by its `amount`."""
     counted = list(islice(jobs, TASKS_MAX + 1))
     found = sorted(
-        (BlockingJob(latest_end(each, state.policy, now), each, each.spec.demand.total_gpus) for each in counted),
+        (BlockingJob(latest_end(each, state.policy, now), each, each.spec.demand.total_milli) for each in counted),
         key=_order,
     )
     fits_by: Instant | None = None
@@ -128,7 +130,8 @@ def _on_nodes(state: ClusterState, job: Job, now: Instant) -> Blocking:
             looked += tasks
             if release.gpus or not demand.gpu_count:
                 before = held.get(other.id)
-                held[other.id] = BlockingJob(release.at, other, release.gpus + (before.gpus if before else 0))
+                milli = release.gpu_milli + (before.gpu_milli if before else 0)
+                held[other.id] = BlockingJob(release.at, other, milli)
             releases.append(release)
         models = {gpu.model for gpu in suitable_gpus(state.nodes[name].inventory.gpus, demand)}
         mixed = mixed or bool(demand.gpu_model and len(models) > 1) or bool(free.shared) or demand.shares
@@ -144,9 +147,13 @@ def _released(state: ClusterState, job: Job, name: NodeName, demand: Demand, now
     """What the end of a job frees on a node, and how many tasks of it were looked at."""
     known = {gpu.uuid: gpu for gpu in state.nodes[name].inventory.gpus}
     tasks = [task.placement for task in tasks_on(job, name)]
-    gpus = [known[uuid] for task in tasks for uuid in task.gpus if uuid in known]
+    held = [(known[uuid], task.gpu_share) for task in tasks for uuid in task.gpus if uuid in known]
+    gpus, milli = suitable_gpus([gpu for gpu, _ in held], demand), 0
+    if gpus:
+        useful = {gpu.uuid for gpu in gpus}
+        milli = sum(share for gpu, share in held if gpu.uuid in useful)
     cpus, memory_mb = sum(task.cpus for task in tasks), sum(task.memory_mb for task in tasks)
-    return _Freed(latest_end(job, state.policy, now), len(suitable_gpus(gpus, demand)), cpus, memory_mb), len(tasks)
+    return _Freed(latest_end(job, state.policy, now), len(gpus), cpus, memory_mb, milli), len(tasks)
 
 
 def _slots(has: _Freed, demand: Demand) -> int:

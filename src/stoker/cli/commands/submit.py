@@ -65,7 +65,8 @@ class _GpuNumber(click.ParamType[str]):
                 count = "a whole number, nor a share of one: " if self._whole else "a share of a GPU: "
                 either = "neither" if self._whole else "not"
                 hint = fault.refusal.hint
-                self.fail(f"{value[:40]!r} is {either} {count}that is above 0 and at most 1; {hint}", param, ctx)
+                share = "that is above 0 and at most 1, with three decimals at most"
+                self.fail(f"{value[:40]!r} is {either} {count}{share}; {hint}", param, ctx)
         return value
 
 
@@ -356,6 +357,8 @@ def _gpus(count: str | None, share: str | None) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if count is not None and count.isascii() and count.isdigit():
         found["gpu_count"] = int(count)
+        if share is not None and not int(count):
+            raise click.UsageError(f"--gpus {count} asks for no GPU and --gpu-share {share} for one: give one of them")
     elif count is not None:
         if share is not None:
             raise click.UsageError(f"--gpus {count} and --gpu-share {share} both ask for a share: give one of them")

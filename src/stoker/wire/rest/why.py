@@ -65,8 +65,8 @@ class BlockingJobView(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     user: str
     tenant: str
-    gpus: int
-    """That the waiting job could use."""
+    gpus: int | float
+    """That the waiting job could use; of a shared one its share."""
     ends_by: str
     """By its time limit, at the latest."""
 
