@@ -28,7 +28,7 @@ def test_every_variable_of_a_job_is_in_the_table_and_the_table_has_no_others() -
     given = {
         **task_environment(member, attempt, 0, {}, {}),
         **rendezvous_variables("n1", 20_000),
-        **share_variables(replace(place, gpu_share=250), "/tmp/mps"),
+        **share_variables(replace(place, gpu_share=250, gpu_memory_mb=1_000), "/tmp/mps"),
         **account_variables(),
     }
     given |= dict.fromkeys((CHECKPOINT_DIR, HOST_FILE_NAME, NOTICE_FILE_NAME, MARK_NAME), "")
