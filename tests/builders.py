@@ -395,7 +395,7 @@ class Cluster:
         made = cluster(*own, *things)
         for name, gpus in self.used.items():
             made = made.having_used(name, gpus)
-        return made
+        return made._with(made.jobs.values(), made.used, self.claims.values())
 
 
 def cluster(*things: Thing) -> Cluster:

@@ -13,7 +13,9 @@ from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.plan import Place, Plan, Preempt
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.preemption import spared_because
+from stoker.brain.domain.units import Instant
 from stoker.brain.domain.where import make_where
+from stoker.brain.engine.preemptor import CLAIM_SLACK_MS
 from stoker.brain.state.state_view import StateView
 from tests.brain.state.story import Story, settle_all, spec
 from tests.builders import NOW, Cluster, Thing, cluster, job, node, running_on, tenant
@@ -104,6 +106,14 @@ def test_two_gangs_that_each_need_both_nodes_do_not_stop_each_other_halfway() ->
     half = here.after(plan).without(1)
     assert not [each for each in half.plan().actions if isinstance(each, Place)], "the whole gang or nothing"
     assert [each.job for each in half.after(half.plan()).without(2).plan().actions] == [9]
+
+
+def test_a_claim_comes_before_all_else_and_lapses_when_what_it_waits_for_does_not_come_for_long() -> None:
+    here = cluster(node("a", gpus=1), low(1, ("a", [0])), job(9, gpus=1, priority=1_000))
+    freed = here.after(here.plan()).without(1).plus(job(10, gpus=1, priority=2_000))
+    assert [each.job for each in freed.plan().actions] == [9]
+    late = Instant(NOW + POLICY.preempt_notice_max_ms + POLICY.stop_grace_ms + CLAIM_SLACK_MS + 1)
+    assert [each.job for each in freed.plan(now=late).actions] == [10]
 
 
 @pytest.mark.parametrize("off", [Policy(preemptions_max=0)])

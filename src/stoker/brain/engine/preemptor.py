@@ -1,6 +1,7 @@
 """Stage of a pass in which running jobs are told to give way, with what is kept for those who get their places."""
 
 from collections.abc import Sequence
+from typing import Final
 
 from stoker.brain.domain.allocation import Claim, TaskPlacement
 from stoker.brain.domain.demand import Shape
@@ -9,7 +10,7 @@ from stoker.brain.domain.job import Job
 from stoker.brain.domain.plan import Place, Preempt
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.preemption import notice_ms
-from stoker.brain.domain.units import Instant, later
+from stoker.brain.domain.units import MINUTE_MS, Instant, later
 from stoker.brain.engine.draft import Draft
 from stoker.brain.engine.fit import Search
 from stoker.brain.engine.gang import meeting, number_ranks
@@ -20,6 +21,9 @@ from stoker.brain.engine.queue_order import Candidate
 from stoker.brain.engine.quota_order import QuotaOrder
 from stoker.brain.engine.reservation import ReservationBook
 from stoker.brain.state.view import View
+
+CLAIM_SLACK_MS: Final = 5 * MINUTE_MS
+"""How much longer than their notice and grace what others give up is kept for a job; then it waits as before."""
 
 
 class Preemptor:
@@ -112,6 +116,11 @@ class Preemptor:
         for shape in lent:
             if shape != candidate.shape:
                 self._guarantee_hold.hold_again(shape)
+
+
+def lapses_at(claim: Claim, policy: Policy) -> Instant:
+    """Return until when a claim holds: those who give way are gone by then, or their node is in trouble."""
+    return later(claim.at, policy.preempt_notice_max_ms + policy.stop_grace_ms + CLAIM_SLACK_MS)
 
 
 def is_coming(draft: Draft, view: View, claim: Claim) -> bool:

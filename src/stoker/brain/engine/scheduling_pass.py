@@ -24,7 +24,7 @@ from stoker.brain.engine.fit import Search
 from stoker.brain.engine.gang import meeting, needs_rendezvous, number_ranks
 from stoker.brain.engine.gpu_choices import GpuChoices, GpuDemand, first_fits, fits_besides
 from stoker.brain.engine.guarantee_hold import HELD_MAX, GuaranteeHold
-from stoker.brain.engine.preemptor import Preemptor, is_coming, start_on
+from stoker.brain.engine.preemptor import Preemptor, is_coming, lapses_at, start_on
 from stoker.brain.engine.queue_order import Candidate, QueueOrder, in_order
 from stoker.brain.engine.quota_order import FIRST, QuotaOrder
 from stoker.brain.engine.reservation import ReservationBook
@@ -188,6 +188,7 @@ class SchedulingPass:
             self.shape = shape = job.spec.shape
             if (
                 shape not in offered
+                or self._now > lapses_at(claim, self._policy)
                 or not is_coming(self._draft, self._view, claim)
                 or self._quota_order.limit_reached(shape) is not None
                 or (job.array_of and self._array_slots_of(job.array_of) == 0)
