@@ -10,12 +10,13 @@ Rules: P1  a job that fits within the guarantee of its tenant, of a tenant above
        P4  nobody gives way to a job that wouldn't start then, nor to one for which others are giving way already
        P5  a job that asks for no GPU, or for a share of one, takes nothing back, and of a shared GPU nothing is taken
 Limits: a pass looks at WAITING_MAX waiting jobs, each on the NODES_MAX nodes that lack the fewest GPUs, each with the
-        HOLDERS_MAX holders that lose least. About 2 us per running job that may give way, once in a pass.
+        HOLDERS_MAX holders that lose least, and at SETS_MAX sets of these. About 2 us per running
+        job that may give way, once in a pass.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from heapq import nsmallest
-from itertools import chain, combinations
+from itertools import accumulate, chain, combinations, islice
 from typing import Final, NamedTuple
 
 from stoker.brain.domain.demand import Demand, Shape
@@ -36,6 +37,10 @@ WAITING_MAX: Final = 8
 """Waiting jobs for which a pass looks for victims."""
 NODES_MAX: Final = 64
 HOLDERS_MAX: Final = 12
+SETS_MAX: Final = 256
+"""Sets of so many holders of one node that are compared, those that lose least first."""
+TRIES_MAX: Final = 16
+"""Sets of which it is tried out whether the waiting job fits then."""
 
 Fits = Callable[[], bool]
 """Whether the waiting job fits into what is free in the draft."""
@@ -184,8 +189,8 @@ class VictimSearch:
                 if node in self._draft.free:
                     on_node.setdefault(node, []).append(each)
         nodes = self._promising(on_node, demand)
-        tries = self._on_one_node(waiting, on_node, nodes, cause) if demand.tasks == 1 else ()
-        for chosen in chain(tries, [self._on_many_nodes(waiting, on_node, nodes)]):
+        tries = self._on_one_node(waiting, on_node, nodes, cause) if demand.tasks == 1 else iter(())
+        for chosen in chain(islice(tries, TRIES_MAX), [self._on_many_nodes(waiting, on_node, nodes)]):
             if chosen and self._help(chosen, fits):
                 return self._needed(chosen, cause, fits)
         return None
@@ -208,10 +213,12 @@ class VictimSearch:
         for name in nodes:
             free, holders = self._spare(name, demand), on_node[name][:HOLDERS_MAX]
             gains = {each.job: self._gain(each, name, demand) for each in holders}
-            for count in range(1, len(holders) + 1):
+            most = accumulate(sorted([gain.gpus for gain in gains.values()], reverse=True), initial=free.gpus)
+            least = sum(1 for gpus in most if gpus < demand.gpu_count)
+            for count in range(max(1, least), len(holders) + 1):
                 sets = [
                     list(some)
-                    for some in combinations(holders, count)
+                    for some in islice(combinations(holders, count), SETS_MAX)
                     if free.plus([gains[each.job] for each in some]).tasks(demand) and self._may_lose(waiting, some)
                 ]
                 if sets:
