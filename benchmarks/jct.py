@@ -2,7 +2,8 @@
 
 Muri's 400 jobs on 64 GPUs stand beside what its authors measured for each job on their testbed. Of Microsoft's Philly,
 here on 576 GPUs, nobody published results by job, so its figures have their ratio to those of `fifo`. The last row of
-each table is the engine that decides live, which really places, on nodes with 8 GPUs each.
+each table is the engine that decides live, which really places, on nodes with 8 GPUs each. For Philly it makes no
+reservations: each pass over its long queues would take twenty times as long.
 
     python -m benchmarks.jct [--jobs 1000]
 """
@@ -17,6 +18,7 @@ from typing import Final
 from msgspec.structs import replace
 
 from benchmarks.cluster import machine
+from stoker.brain.domain.policy import Policy
 from stoker.sim.cluster_run import NodeSet
 from stoker.sim.outcome import Summary, percentile
 from stoker.sim.policies import POLICIES, RunOptions, simulate
@@ -83,11 +85,14 @@ def philly(jobs_max: int | None) -> None:
     fifo_s = 0.0
     clusters: list[tuple[str, int | NodeSet]] = [(name, PHILLY_GPUS) for name in _COUNTED]
     for policy, cluster in [*clusters, ("engine", NodeSet(PHILLY_GPUS // 8, 8))]:
-        summary, cpu_s = run(trace, cluster, policy, RunOptions(restart_ms=PHILLY_RESTART_MS))
+        options = RunOptions(restart_ms=PHILLY_RESTART_MS)
+        if isinstance(cluster, NodeSet):
+            options = replace(options, engine=Policy(reservations_max=0))
+        summary, cpu_s = run(trace, cluster, policy, options)
         fifo_s = fifo_s or summary.jct_mean_s
         hours = f"{summary.jct_mean_s / 3600:.2f} | {fifo_s / summary.jct_mean_s:.2f}x | {summary.jct_p99_s / 3600:.1f}"
         rest = f"{summary.wait_mean_s / 3600:.2f} | {summary.preemptions / summary.jobs:.2f} | {cpu_s:.1f}"
-        name = policy if isinstance(cluster, int) else f"{policy} on nodes"
+        name = policy if isinstance(cluster, int) else f"{policy} on nodes, no reservations"
         print(f"| {name} | {knows[policy]} | {hours} | {rest} |", flush=True)
 
 
