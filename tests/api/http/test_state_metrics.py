@@ -9,7 +9,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from stoker.api.http.state_metrics import METERS
 from stoker.brain.domain.array import JobRef, parse_array
 from stoker.brain.domain.dependency import Dependency, DependencyKind
+from stoker.brain.domain.ids import JobId
 from stoker.brain.domain.lifecycle import JobState
+from stoker.brain.domain.reason import ReasonCode
 from stoker.brain.state.commands import Cancel, Hold, Release
 from stoker.brain.state.quota_report import OTHERS, TENANTS_MAX, tenant_usage
 from stoker.control.queries.job_details import queue_by_reason
@@ -53,7 +55,10 @@ async def test_the_names_that_the_seeds_promise_are_there_with_their_labels(plan
     await plane.ask("POST", "/api/v1/jobs", {"command": "x", "gpu_count": 1, "priority": "high"})
     await plane.ask("POST", "/api/v1/jobs", {"command": "x", "gpu_count": 4})
     start = await agent.run()
-    await plane.until(lambda: len(plane.control.committer.state.indexes.by_state[JobState.RUNNING]) == 1)
+    state, loop = plane.control.committer.state, plane.control.loop
+    await plane.until(lambda: len(state.indexes.by_state[JobState.RUNNING]) == 1)
+    waiting = state.jobs[JobId(2)].spec.shape
+    await plane.until(lambda: loop.planned_reason(waiting).code is ReasonCode.INSUFFICIENT_GPUS)
     found = await scrape(plane)
     assert values(found["stoker_task_submitted_total"], "priority") == {"high": 1, "normal": 1}
     assert values(found["stoker_task_scheduled_total"], "priority") == {"high": 1}
