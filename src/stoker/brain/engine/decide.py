@@ -15,6 +15,8 @@ Rules: D1  jobs come in order (`queue_order`); each is placed whole or its shape
            (`quota_order`); before a round, what shapes of a better standing wait for is held back from it
            (`guarantee_hold`)
        D9  a fault while one shape is decided on is raised with that shape, so that a caller can decide on the rest
+       D11 who is found blocked has running jobs told to give way before those behind it take what is free, where it
+           may (`preemption`); a job to which others gave way (its claim) starts before all else
        D10 a job goes where none of its last starts failed, else where the very last one didn't, else anywhere
 Naive: bring all that wait into order, then search for each. But these stages only take, so a shape that doesn't fit at
 the start doesn't fit later: those are sifted out first, unordered, by a look at what is free.
