@@ -116,6 +116,20 @@ def test_a_claim_comes_before_all_else_and_lapses_when_what_it_waits_for_does_no
     assert [each.job for each in freed.plan(now=late).actions] == [10]
 
 
+def test_a_claim_on_a_node_that_the_job_may_not_run_on_any_more_is_left() -> None:
+    here = cluster(node("a", gpus=1), node("b", gpus=1), low(1, ("a", [0])), low(2, ("b", [0]), preemptible=False))
+    freed = here.plus(job(9, gpus=1, priority=1_000))
+    freed = freed.after(freed.plan()).without(1)
+    assert freed.plus(node("a", gpus=1, taints=["big:NoSchedule"])).plan().actions == ()
+
+
+def test_who_gets_what_others_give_up_is_told_why_it_waits_also_after_backfill() -> None:
+    held = [low(1, ("a", [0, 1])), running_on(job(2, gpus=2), ("a", [2, 3]))]
+    waits = [job(8, gpus=4, priority=2_000), job(9, gpus=2, priority=1_000)]
+    plan = cluster(node("a", gpus=4), node("b", gpus=1), *held, *waits, job(10, gpus=1, limit_h=1)).plan()
+    assert all(each.spec.shape in plan.reasons for each in waits)
+
+
 @pytest.mark.parametrize("off", [Policy(preemptions_max=0)])
 def test_it_can_be_switched_off(off: Policy) -> None:
     assert cluster(node("a", gpus=1), low(1, ("a", [0])), job(9, gpus=1, priority=1_000)).plan(policy=off).actions == ()

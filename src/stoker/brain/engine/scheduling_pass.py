@@ -7,6 +7,7 @@ from collections.abc import Container, Iterator, Sequence
 from itertools import islice
 from typing import Final
 
+from stoker.brain.domain.allocation import Claim
 from stoker.brain.domain.demand import Demand, Shape
 from stoker.brain.domain.ids import JobId, NodeName, TenantName
 from stoker.brain.domain.job import Job
@@ -16,7 +17,7 @@ from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.reason import Reason, ReasonCode
 from stoker.brain.domain.tenant import nodes_allowed
 from stoker.brain.domain.units import NEVER, Instant, later
-from stoker.brain.domain.where import Where
+from stoker.brain.domain.where import Where, selects
 from stoker.brain.engine import explain
 from stoker.brain.engine.candidate_nodes import CandidateNodes
 from stoker.brain.engine.draft import Draft
@@ -189,6 +190,7 @@ class SchedulingPass:
             if (
                 shape not in offered
                 or self._now > lapses_at(claim, self._policy)
+                or not self._admits(shape, claim)
                 or not is_coming(self._draft, self._view, claim)
                 or self._quota_order.limit_reached(shape) is not None
                 or (job.array_of and self._array_slots_of(job.array_of) == 0)
@@ -202,6 +204,11 @@ class SchedulingPass:
                 self._note_placed(Candidate(job.id, shape, job.array_of, False), place)
                 yield place
         self.shape = None
+
+    def _admits(self, shape: Shape, claim: Claim) -> bool:
+        """Whether the job may still run on the nodes of its claim (D7): labels, taints and lists change."""
+        wanted = selection(self._view.partitions, self._view.tenants, shape)
+        return all(selects(wanted, self._view.nodes[task.node]) for task in claim.tasks)
 
     def begin_preempting(self) -> bool:
         """Begin the one round of blocked jobs that others may have to give way to, and that haven't come up."""
@@ -428,6 +435,9 @@ class SchedulingPass:
         self.shape = None
         self._guarantee_hold.give_back()
         self.reservations.give_back()
+        for shape in self._preemptor.claiming.values():  # backfill looked at the others of it anew
+            if shape in self._fitting:
+                self.blocked.setdefault(shape, self._fitting[shape])
         reasons: dict[Shape, Reason] = {}
         for shape, found in self.blocked.items():
             self.shape = shape
