@@ -124,9 +124,10 @@ def test_a_claim_on_a_node_that_the_job_may_not_run_on_any_more_is_left() -> Non
 
 
 def test_who_gets_what_others_give_up_is_told_why_it_waits_also_after_backfill() -> None:
-    held = [low(1, ("a", [0, 1])), running_on(job(2, gpus=2), ("a", [2, 3]))]
-    waits = [job(8, gpus=4, priority=2_000), job(9, gpus=2, priority=1_000)]
-    plan = cluster(node("a", gpus=4), node("b", gpus=1), *held, *waits, job(10, gpus=1, limit_h=1)).plan()
+    held = [low(1, ("a", [0])), running_on(job(2, gpus=1), ("b", [0]))]
+    waits = [job(8, gpus=2, priority=2_000), job(9, gpus=1, priority=1_000)]
+    plan = cluster(node("a", gpus=1), node("b", gpus=2), *held, *waits).plan()
+    assert ([each.job for each in preempts(plan)], victims(plan)) == ([9], [1])
     assert all(each.spec.shape in plan.reasons for each in waits)
 
 
