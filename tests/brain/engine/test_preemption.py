@@ -3,7 +3,7 @@
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from stoker.brain.cycle import propose
@@ -125,7 +125,7 @@ def test_a_claim_on_a_node_that_the_job_may_not_run_on_any_more_is_left() -> Non
 
 def test_who_gets_what_others_give_up_is_told_why_it_waits_also_after_backfill() -> None:
     held = [low(1, ("a", [0])), running_on(job(2, gpus=1), ("b", [0]))]
-    waits = [job(8, gpus=2, priority=2_000), job(9, gpus=1, priority=1_000)]
+    waits = [job(8, gpus=2, priority=2_000), job(9, gpus=1, priority=1_000, limit_h=48)]
     plan = cluster(node("a", gpus=1), node("b", gpus=2), *held, *waits).plan()
     assert ([each.job for each in preempts(plan)], victims(plan)) == ([9], [1])
     assert all(each.spec.shape in plan.reasons for each in waits)
@@ -134,6 +134,13 @@ def test_who_gets_what_others_give_up_is_told_why_it_waits_also_after_backfill()
 @pytest.mark.parametrize("off", [Policy(preemptions_max=0)])
 def test_it_can_be_switched_off(off: Policy) -> None:
     assert cluster(node("a", gpus=1), low(1, ("a", [0])), job(9, gpus=1, priority=1_000)).plan(policy=off).actions == ()
+
+
+def test_nobody_takes_back_from_his_own_tenant_or_within_one_class() -> None:
+    for quota in (tenant("lab", guaranteed=8), tenant("lab")):
+        held = [low(1, ("a", [0]), tenant="lab"), low(2, ("b", [0]), tenant="lab")]
+        here = cluster(quota, node("a", gpus=2), node("b", gpus=2), *held, job(9, gpus=2, tenant="lab", priority=1))
+        assert here.plan().actions == ()
 
 
 def any_cluster(dice: Random) -> Cluster:
@@ -168,6 +175,8 @@ def any_fields(dice: Random) -> dict[str, object]:
 
 @settings(max_examples=150)
 @given(st.integers(0, 1 << 32))
+@example(2_797)  # one that backfills
+@example(4_911)
 def test_whatever_the_cluster_victims_may_go_each_is_needed_and_nobody_loses_what_he_is_guaranteed(seed: int) -> None:
     here = any_cluster(Random(seed))
     plan = here.plan()
@@ -181,6 +190,7 @@ def test_whatever_the_cluster_victims_may_go_each_is_needed_and_nobody_loses_wha
             assert victim.job not in gone
             gone.append(victim.job)
             name = record.spec.tenant
+            assert each.cause is not StopCause.RECLAIMED or name != waiting.spec.tenant, "nobody reclaims from himself"
             if name != waiting.spec.tenant:
                 freed[name] = freed.get(name, 0) + record.spec.demand.total_gpus
         assert each.cause is StopCause.RECLAIMED or all(

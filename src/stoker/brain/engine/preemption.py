@@ -1,8 +1,9 @@
 """Choice of the running jobs that give way to a waiting one: reclaim of what was borrowed, and preemption by priority.
 
-Rules: P1  a job that fits within the guarantee of its tenant, of a tenant above, or of its class takes back what others
-           hold beyond theirs, lowest priority first (reclaim); else it takes from preemptible jobs of strictly lower
-           base priority (preemption). Who is spared is said by `domain.preemption`
+Rules: P1  a job that fits within the guarantee of its tenant, of a tenant above, or of its class takes back what jobs
+           of other tenants, or of the other class, hold beyond theirs, lowest priority first (reclaim); else it takes
+           from preemptible jobs of strictly lower base priority (preemption). Who is spared is said by
+           `domain.preemption`
        P2  nobody loses what it is guaranteed: each tenant of a victim, but for those that are above the waiting job
            too, and its class, if it is the other one, keep as much as their guarantees
        P3  victims are whole gangs, and none of them could be left out; on one node they are the fewest that do, and of
@@ -20,7 +21,7 @@ from itertools import accumulate, chain, combinations, islice
 from typing import Final, NamedTuple
 
 from stoker.brain.domain.demand import Demand, Shape
-from stoker.brain.domain.fit import suitable_gpus, suits, tasks_that_fit
+from stoker.brain.domain.fit import suits
 from stoker.brain.domain.gpu import WHOLE_GPU, Gpu
 from stoker.brain.domain.ids import GpuUuid, JobId, NodeName, TenantName
 from stoker.brain.domain.job import Job, StopCause
@@ -30,7 +31,8 @@ from stoker.brain.domain.preemption import spared_because
 from stoker.brain.domain.tenant import path_of
 from stoker.brain.domain.units import NEVER, Instant
 from stoker.brain.engine.draft import Draft
-from stoker.brain.engine.quota_order import QuotaOrder, UsageDraft
+from stoker.brain.engine.quota_order import OwedTo, QuotaOrder, UsageDraft
+from stoker.brain.engine.reservation import NodeAmount, free_for
 from stoker.brain.state.view import RunningJob, View
 
 WAITING_MAX: Final = 8
@@ -63,26 +65,12 @@ class _PossibleVictim(NamedTuple):
         return _milli_of(self.running)
 
 
-class _Spare(NamedTuple):
-    """GPUs that suit, CPUs and memory in MiB."""
-
-    gpus: int
-    cpus: int
-    memory_mb: int
-
-    def tasks(self, demand: Demand) -> int:
-        return tasks_that_fit(self.gpus, self.cpus, self.memory_mb, demand)
-
-    def plus(self, others: Sequence["_Spare"]) -> "_Spare":
-        return _Spare(*map(sum, zip(self, *others, strict=True)))
-
-
 class VictimSearch:
     """The running jobs of one pass, and who of them gives way to whom."""
 
     def __init__(self, draft: Draft, view: View, policy: Policy, now: Instant, order: QuotaOrder) -> None:
         self._draft, self._view, self._policy, self._now, self._order = draft, view, policy, now, order
-        self._used = order.projected_use()
+        self._used = order.used.copy()
         """Use once all that is ending has ended, and with what this pass and earlier ones promised."""
         self._running = {each.job: each for each in view.running(now)}
         self._chosen: dict[JobId, _PossibleVictim] = {}
@@ -101,8 +89,6 @@ class VictimSearch:
         What they hold is free in the draft afterwards.
         """
         for cause in (StopCause.RECLAIMED, StopCause.PREEMPTED):
-            if cause is StopCause.RECLAIMED and not self._is_owed(waiting.spec.shape):
-                continue
             holders = self._holders(waiting, cause)
             chosen = self._chosen_of(waiting, holders, cause, fits) if holders else None
             if chosen:
@@ -123,18 +109,17 @@ class VictimSearch:
 
     # -- who may -----------------------------------------------------------------------------------------------------
 
-    def _is_owed(self, shape: Shape) -> bool:
-        """P1"""
-        account, milli = self._used.account(shape), shape.demand.total_milli
-        by_tenant = any(milli <= guaranteed - row[0] for _, guaranteed, row in account.owing)
-        return by_tenant or milli <= self._order.guaranteed_to(shape.job_class) - account.pool[0]
-
     def _holders(self, waiting: Job, cause: StopCause) -> list[_PossibleVictim]:
         """Those that may give way, the one that loses least first; in a reclaim the lowest priority first."""
-        priority, policy = waiting.spec.priority, self._policy
+        priority, policy, shape = waiting.spec.priority, self._policy, waiting.spec.shape
+        owed_to = self._order.owed_to(shape, self._used) if cause is StopCause.RECLAIMED else None
+        if owed_to is not None and not any(owed_to):
+            return []
         found = []
         for each in self._running.values():
             if each.stopping or each.job in self._chosen:
+                continue
+            if owed_to is not None and not self._borrows(each.shape, owed_to):
                 continue
             job = self._view.job(each.job)
             if spared_because(job, cause, priority, policy) or not self._has_run(job):
@@ -143,6 +128,13 @@ class VictimSearch:
             if self._may_lose(waiting, [holder]):
                 found.append(holder)
         return sorted(found, key=lambda each: _rank(each, cause))
+
+    def _borrows(self, shape: Shape, owed_to: OwedTo) -> bool:
+        """Whether a running job is none of the tenant, or not of the class, that takes back (P1)."""
+        if owed_to.job_class not in (None, shape.job_class):
+            return True
+        path = path_of(self._view.tenants, shape.tenant)
+        return owed_to.tenant is not None and all(each.name != owed_to.tenant for each in path)
 
     def _has_run(self, job: Job) -> bool:
         attempt = job.live_attempt
@@ -199,8 +191,8 @@ class VictimSearch:
         """The nodes that would have place for a task, those first that lack the fewest GPUs."""
         lacking = []
         for name, holders in on_node.items():
-            free = self._spare(name, demand)
-            if free.plus([self._gain(each, name, demand) for each in holders]).tasks(demand):
+            free = free_for(self._draft, name, demand)
+            if free.plus(*[self._gain(each, name, demand) for each in holders]).tasks(demand):
                 lacking.append((demand.gpu_count - free.gpus, name))
         return [name for _, name in nsmallest(NODES_MAX, lacking)]
 
@@ -211,7 +203,7 @@ class VictimSearch:
         demand = waiting.spec.demand
         found: list[tuple[tuple[int, ...], NodeName, list[_PossibleVictim]]] = []
         for name in nodes:
-            free, holders = self._spare(name, demand), on_node[name][:HOLDERS_MAX]
+            free, holders = free_for(self._draft, name, demand), on_node[name][:HOLDERS_MAX]
             gains = {each.job: self._gain(each, name, demand) for each in holders}
             most = accumulate(sorted([gain.gpus for gain in gains.values()], reverse=True), initial=free.gpus)
             least = sum(1 for gpus in most if gpus < demand.gpu_count)
@@ -219,7 +211,7 @@ class VictimSearch:
                 sets = [
                     list(some)
                     for some in islice(combinations(holders, count), SETS_MAX)
-                    if free.plus([gains[each.job] for each in some]).tasks(demand) and self._may_lose(waiting, some)
+                    if free.plus(*[gains[each.job] for each in some]).tasks(demand) and self._may_lose(waiting, some)
                 ]
                 if sets:
                     found.extend((_weight(some, cause), name, some) for some in sets)
@@ -233,17 +225,19 @@ class VictimSearch:
         """Holders whose ends make place for the whole gang, where they make most of it. Empty = there are none."""
         demand = waiting.spec.demand
         chosen: dict[JobId, _PossibleVictim] = {}
-        found = sum(self._spare(name, demand).tasks(demand) for name in self._draft.free if name not in on_node)
+        found = sum(
+            free_for(self._draft, name, demand).tasks(demand) for name in self._draft.free if name not in on_node
+        )
         largest_first = {name: self._largest_first(on_node[name], name, demand) for name in nodes}
         for name in sorted(nodes, key=lambda name: (self._count_for_one(largest_first[name], name, demand), name)):
             if found >= demand.tasks:
                 break
-            free = self._spare(name, demand)
+            free = free_for(self._draft, name, demand)
             for each in [None, *largest_first[name]]:
                 if each is not None and each.job not in chosen and self._may_lose(waiting, [*chosen.values(), each]):
                     chosen[each.job] = each
                 gains = [self._gain(other, name, demand) for other in on_node[name] if other.job in chosen]
-                tasks = free.plus(gains).tasks(demand)
+                tasks = free.plus(*gains).tasks(demand)
                 if found + tasks >= demand.tasks:
                     break
             found += tasks
@@ -257,11 +251,11 @@ class VictimSearch:
 
     def _count_for_one(self, holders: Sequence[_PossibleVictim], node: NodeName, demand: Demand) -> int:
         """How many of them, from the first, make place for one task."""
-        free = self._spare(node, demand)
+        free = free_for(self._draft, node, demand)
         for count, each in enumerate(holders):
             if free.tasks(demand):
                 return count
-            free = free.plus([self._gain(each, node, demand)])
+            free = free.plus(self._gain(each, node, demand))
         return len(holders)
 
     def _help(self, chosen: Sequence[_PossibleVictim], fits: Fits) -> bool:
@@ -285,11 +279,7 @@ class VictimSearch:
         for task in holder.running.tasks:
             self._draft.put_back(task)
 
-    def _spare(self, node: NodeName, demand: Demand) -> _Spare:
-        free = self._draft.free[node]
-        return _Spare(len(suitable_gpus(free.gpus, demand)), free.cpus, free.memory_mb)
-
-    def _gain(self, holder: _PossibleVictim, node: NodeName, demand: Demand) -> _Spare:
+    def _gain(self, holder: _PossibleVictim, node: NodeName, demand: Demand) -> NodeAmount:
         """What the end of a job frees on a node."""
         known = self._gpus.get(node)
         if known is None:
@@ -301,7 +291,7 @@ class VictimSearch:
             if task.gpu_share == WHOLE_GPU
             for uuid in task.gpus
         )
-        return _Spare(gpus, sum(task.cpus for task in here), sum(task.memory_mb for task in here))
+        return NodeAmount(gpus, sum(task.cpus for task in here), sum(task.memory_mb for task in here))
 
     @staticmethod
     def _charge(shape: Shape, milli: int, used: UsageDraft) -> None:

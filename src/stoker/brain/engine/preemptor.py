@@ -10,7 +10,7 @@ from stoker.brain.domain.job import Job
 from stoker.brain.domain.plan import Place, Preempt
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.preemption import notice_ms
-from stoker.brain.domain.units import MINUTE_MS, Instant, later
+from stoker.brain.domain.units import MINUTE_MS, NEVER, Instant, later
 from stoker.brain.engine.draft import Draft
 from stoker.brain.engine.fit import Search
 from stoker.brain.engine.gang import meeting, number_ranks
@@ -65,15 +65,20 @@ class Preemptor:
             return False
         return self._order.limit_reached(shape) is None
 
-    def preempt(self, candidate: Candidate, record: Job, searches: Sequence[Search]) -> Preempt | None:
+    def preempt(
+        self, candidate: Candidate, record: Job, searches: Sequence[Search], over_at: Instant
+    ) -> Preempt | None:
         """Return who is to give way to a blocked job. What is free of its future places is kept for it from now on.
 
-        `record` is its own, or that of its array; `searches` are those of its demand in the draft.
+        `record` is its own, or that of its array; `searches` are those of its demand in the draft. `over_at` is when
+        it would have ended; NEVER = it has no backfill before it.
         """
         shape = candidate.shape
         if candidate.job in self.claiming:
             return None
         self._tries_left -= 1
+        if over_at != NEVER and self._will_backfill(over_at, searches):
+            return None
         if self._search is None:
             self._search = VictimSearch(self._draft, self._view, self._policy, self._now, self._order)
             for claiming in self.claiming.values():
@@ -98,6 +103,14 @@ class Preemptor:
         self._reservations.claim(candidate.job, tasks, {job: later(self._now, ms) for job, ms in notices.items()})
         array = candidate.array if candidate.lazy else JobId(0)
         return Preempt(job=candidate.job, array=array, tasks=tuple(tasks), victims=victims, cause=cause)
+
+    def _will_backfill(self, over_at: Instant, searches: Sequence[Search]) -> bool:
+        """Whether a job fits into what is kept until then: nobody need give way to it."""
+        mark = self._draft.checkpoint()
+        self._reservations.lend_from(over_at)
+        found = self._draft.checkpoint() > mark and first_fits(searches) is not None
+        self._draft.rollback(mark)
+        return found
 
     def _let_go(self, candidate: Candidate, search: VictimSearch) -> None:
         """Free in the draft what is kept for a job, and what those hold who give way, but for what others claim.

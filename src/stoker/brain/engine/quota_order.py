@@ -43,6 +43,15 @@ class _Account(NamedTuple):
     charged: tuple[_Row, ...]
 
 
+class OwedTo(NamedTuple):
+    """Whose guarantees a job is within."""
+
+    tenant: TenantName | None
+    """The nearest on its path; None = of no tenant."""
+    job_class: JobClass | None
+    """None = not of its class."""
+
+
 class UsageDraft:
     """Use by class and by tenant with what a pass has placed, of those accounts that the pass asks about."""
 
@@ -81,10 +90,10 @@ class UsageDraft:
 class QuotaOrder:
     """The order by quota in one pass: of no effect where there are no guarantees and limits."""
 
-    __slots__ = ("_busy", "_contended", "_guaranteed", "_limits", "_needs", "_owed", "_promised", "used")
+    __slots__ = ("_busy", "_contended", "_guaranteed", "_limits", "_needs", "_owed", "_promised", "_view", "used")
 
     def __init__(self, view: View, buckets: Sequence[Bucket]) -> None:
-        usage = view.usage_ledger
+        self._view, usage = view, view.usage_ledger
         self._promised = bool(usage.promised)
         self._contended = len({bucket.shape.job_class for bucket in buckets}) > 1
         self._busy = bool(self._contended or self._promised or view.pools.strict or usage.limited)
@@ -113,9 +122,13 @@ class QuotaOrder:
             left = self._owed[key] = max(*owing, 0, self._guaranteed[shape.job_class] - account.pool[0])
         return 0 < shape.demand.total_milli <= left
 
-    def projected_use(self) -> UsageDraft:
-        """Return a copy of the use by class and tenant, with what this pass has placed."""
-        return self.used.copy()
+    def owed_to(self, shape: Shape, used: UsageDraft) -> OwedTo:
+        """Return within whose guarantees one more job of this shape would be, with so much used."""
+        account, milli = used.account(shape), shape.demand.total_milli
+        level = next((level for level, guaranteed, row in account.owing if milli <= guaranteed - row[0]), None)
+        tenant = None if level is None else [*path_of(self._view.tenants, shape.tenant)][level].name
+        by_class = milli <= self._guaranteed[shape.job_class] - account.pool[0]
+        return OwedTo(tenant, shape.job_class if by_class else None)
 
     def take(self, shape: Shape) -> None:
         """Note that one job of this shape was placed."""

@@ -33,7 +33,7 @@ from stoker.brain.engine.draft import Draft
 from stoker.brain.state.view import FutureRelease, View
 
 
-class _NodeAmount(NamedTuple):
+class NodeAmount(NamedTuple):
     """GPUs that suit, CPUs and memory in MiB of one node."""
 
     gpus: int
@@ -44,14 +44,20 @@ class _NodeAmount(NamedTuple):
         """Return how many tasks fit; nothing fits into less than nothing."""
         return max(0, tasks_that_fit(self.gpus, self.cpus, self.memory_mb, demand))
 
-    def plus(self, other: "_NodeAmount") -> "_NodeAmount":
-        return _NodeAmount(self.gpus + other.gpus, self.cpus + other.cpus, self.memory_mb + other.memory_mb)
+    def plus(self, *others: "NodeAmount") -> "NodeAmount":
+        return NodeAmount(*map(sum, zip(self, *others, strict=True)))
 
-    def minus(self, other: "_NodeAmount") -> "_NodeAmount":
-        return _NodeAmount(self.gpus - other.gpus, self.cpus - other.cpus, self.memory_mb - other.memory_mb)
+    def minus(self, other: "NodeAmount") -> "NodeAmount":
+        return NodeAmount(self.gpus - other.gpus, self.cpus - other.cpus, self.memory_mb - other.memory_mb)
 
 
-_NOTHING = _NodeAmount(0, 0, 0)
+_NOTHING = NodeAmount(0, 0, 0)
+
+
+def free_for(draft: Draft, node: NodeName, demand: Demand) -> NodeAmount:
+    """Return what is free on a node for tasks of a demand."""
+    free = draft.free[node]
+    return NodeAmount(len(suitable_gpus(free.gpus, demand)), free.cpus, free.memory_mb)
 
 
 class ReservationBook:
@@ -69,7 +75,7 @@ class ReservationBook:
         """Whether anything that was free was kept for any of them."""
         self.gpus_kept = 0
         """The number of GPUs that were free and kept."""
-        self._claimed: dict[NodeName, _NodeAmount] = {}
+        self._claimed: dict[NodeName, NodeAmount] = {}
         """Of what will come free, what earlier reservations take (R4)."""
         self._new: list[tuple[JobId, Sequence[TaskPlacement], int]] = []
         """Jobs that this pass started, and in how many milliseconds each has ended at the latest."""
@@ -140,17 +146,13 @@ class ReservationBook:
                     if tasks == demand.tasks:
                         break
 
-    def _timeline(self, name: NodeName, demand: Demand) -> Iterator[tuple[Instant, _NodeAmount]]:
+    def _timeline(self, name: NodeName, demand: Demand) -> Iterator[tuple[Instant, NodeAmount]]:
         """What a node has for a demand, now and after each end."""
-        has = self._free(name, demand).minus(self._claimed.get(name, _NOTHING))
+        has = free_for(self._draft, name, demand).minus(self._claimed.get(name, _NOTHING))
         yield NEVER, has
         for each in self._releases(name):
-            has = has.plus(_NodeAmount(sum([suits(gpu, demand) for gpu in each.gpus]), each.cpus, each.memory_mb))
+            has = has.plus(NodeAmount(sum([suits(gpu, demand) for gpu in each.gpus]), each.cpus, each.memory_mb))
             yield each.ends_by, has
-
-    def _free(self, name: NodeName, demand: Demand) -> _NodeAmount:
-        free = self._draft.free[name]
-        return _NodeAmount(len(suitable_gpus(free.gpus, demand)), free.cpus, free.memory_mb)
 
     def _withdraw(self, name: NodeName, demand: Demand, tasks: int, at: Instant) -> list[TaskPlacement]:
         """Keep on a node what so many tasks need at that time (R2)."""
@@ -159,11 +161,11 @@ class ReservationBook:
             if when > at:
                 break
             then = amount
-        needed = _NodeAmount(demand.gpu_count * tasks, demand.cpus * tasks, demand.memory_mb * tasks)
-        spare, now = then.minus(needed), self._free(name, demand)
-        keep = _NodeAmount(*(max(0, min(has - left, want)) for has, left, want in zip(now, spare, needed, strict=True)))
+        needed = NodeAmount(demand.gpu_count * tasks, demand.cpus * tasks, demand.memory_mb * tasks)
+        spare, now = then.minus(needed), free_for(self._draft, name, demand)
+        keep = NodeAmount(*(max(0, min(has - left, want)) for has, left, want in zip(now, spare, needed, strict=True)))
         rest = needed.minus(keep)
-        self._claimed[name] = self._claimed.get(name, _NOTHING).plus(_NodeAmount(*(max(0, each) for each in rest)))
+        self._claimed[name] = self._claimed.get(name, _NOTHING).plus(NodeAmount(*(max(0, each) for each in rest)))
         if keep == _NOTHING:
             return []
         gpus = suitable_gpus(self._draft.free[name].gpus, demand)[: keep.gpus]
@@ -207,6 +209,12 @@ class ReservationBook:
             if each.job == job:
                 for placement in reversed(kept):
                     self._draft.put_back(placement)
+
+    def lend_from(self, at: Instant) -> None:
+        """Free what is kept for reservations at that time or later, claims aside, until the draft is rolled back."""
+        for each in self.made:
+            if each.at >= at and each.job not in self._claims:
+                self.lend(each.job)
 
     def backfill_times(self) -> list[Instant]:
         """Return the times by which a job must have ended to use what is kept, the latest first."""

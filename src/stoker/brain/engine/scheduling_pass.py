@@ -228,7 +228,8 @@ class SchedulingPass:
         if not isinstance(choices, GpuChoices) or not self._preemptor.may_help(candidate.shape):
             return None
         searches = [search_of(cache, candidate.shape.demand, self._portless) for cache in choices.caches]
-        return self._preemptor.preempt(candidate, self._record(candidate), searches)
+        over_at = NEVER if self.is_backfilling else later(self._now, self._ends_in_ms(candidate))
+        return self._preemptor.preempt(candidate, self._record(candidate), searches, over_at)
 
     @property
     def is_backfilling(self) -> bool:
