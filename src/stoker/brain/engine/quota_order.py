@@ -44,7 +44,7 @@ class _Account(NamedTuple):
 
 
 class OwedTo(NamedTuple):
-    """Whose guarantees a job is within."""
+    """Tenant and class within whose guarantees a job is."""
 
     tenant: TenantName | None
     """The nearest on its path; None = of no tenant."""
