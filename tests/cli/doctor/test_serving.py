@@ -46,6 +46,8 @@ def test_nodes_that_cannot_be_heard_are_named_and_all_of_them_is_an_error() -> N
     told = list(serving.nodes([ready, silent]))
     assert levels(told) == [Level.OK, Level.WARNING]
     assert "b can't be heard" in told[1].what
+    stopped = NodeRow(name="b", state="unreachable", fault="its runner is stopped")
+    assert "its runner is stopped" in list(serving.nodes([ready, stopped]))[1].what
     assert levels(serving.nodes([silent])) == [Level.OK, Level.ERROR]
     assert levels(serving.nodes([NodeRow(name="c", state="forgotten")])) == [Level.WARNING]
     assert levels(serving.nodes([NodeRow(name="c", state="draining")])) == [Level.OK, Level.WARNING]

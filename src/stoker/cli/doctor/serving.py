@@ -265,7 +265,7 @@ def nodes(rows: Sequence[NodeRow]) -> Iterator[CheckResult]:
     counts = Counter(row.state for row in known)
     yield fine(f"{len(known)} nodes: " + ", ".join(f"{number} {state}" for state, number in sorted(counts.items())))
     for row in known:
-        if row.state == "faulty":
+        if row.fault:  # also of a silent one: an agent that reaches no runner registers with that, and says no more
             fix = "mend it: it is used again by itself"
             yield doubtful(f"{row.name} can neither start nor end jobs: {row.fault}", fix)
         if row.drained_by.startswith("node:"):
