@@ -25,7 +25,7 @@ from stoker.brain.domain.job import Job
 from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.plan import UndecidableShape
 from stoker.brain.domain.policy import Policy
-from stoker.brain.domain.units import HOUR_MS, NEVER, Instant
+from stoker.brain.domain.units import HOUR_MS, Instant
 from stoker.brain.engine.fair_share import FairShare
 from stoker.brain.state.view import Bucket, View
 
@@ -68,8 +68,9 @@ class QueuePosition(NamedTuple):
     """By which it stands there."""
 
 
-_Queue = tuple[Bucket, JobId, Iterator[JobId]]
-"""What comes behind a head: the records of a bucket (0), or the lazy members of one of its arrays."""
+_Queue = tuple[Bucket, JobId, Iterator[JobId] | None]
+"""What comes behind a head: the records of a bucket (0), or the lazy members of one of its arrays. None = all but the
+first."""
 _Key = tuple[int, JobId]
 """Negated effective priority and id: the lower key comes up first."""
 _Head = tuple[int, JobId, _Queue]
@@ -114,34 +115,39 @@ class QueueOrder:
     def heads(self, buckets: Iterable[Bucket], blocked: Container[Shape]) -> list[_Head]:
         """Return the first of each queue, unordered, but for those of shapes that are blocked already."""
         found: list[_Head] = []
+        keys = self._keys
         for bucket in buckets:
-            if bucket.shape not in blocked:
-                try:
-                    found += self._heads_of(bucket)
-                except Exception as fault:
-                    raise UndecidableShape(bucket.shape, repr(fault)) from fault
+            if bucket.shape in blocked:
+                continue
+            try:
+                if bucket.jobs:
+                    first = bucket.jobs[0]
+                    key = keys.get(first)
+                    if key is None:
+                        key = keys[first] = -self.effective(self.view.job(first))
+                    found.append((key, first, (bucket, _NO_ARRAY, None)))
+                if bucket.arrays:
+                    found += self._heads_of_arrays(bucket)
+            except Exception as fault:
+                raise UndecidableShape(bucket.shape, repr(fault)) from fault
         return found
 
-    def _heads_of(self, bucket: Bucket) -> list[_Head]:
-        found: list[_Head] = []
-        if bucket.jobs:
-            first = bucket.jobs[0]
-            key = self._keys.get(first)
-            if key is None:
-                key = self._keys[first] = -self.effective(self.view.job(first))
-            found.append((key, first, (bucket, _NO_ARRAY, islice(bucket.jobs, 1, None))))
+    def _heads_of_arrays(self, bucket: Bucket) -> Iterator[_Head]:
         # Each array is a queue of its own: a requeued member keeps its place before those that haven't run.
         for array in bucket.arrays:
-            head = self.head((bucket, array, islice(self.view.members(array), self.view.array_slots(array))))
+            head = self.following((bucket, array, islice(self.view.members(array), self.view.array_slots(array))))
             if head is not None:
-                found.append(head)
-        return found
+                yield head
 
-    def head(self, queue: _Queue) -> _Head | None:
-        """Take the first job from `queue`."""
-        _, array, ids = queue
+    def following(self, queue: _Queue) -> _Head | None:
+        """Take the next job from `queue`."""
+        bucket, array, ids = queue
+        if ids is None:
+            ids = islice(bucket.jobs, 1, None)
         job_id = next(ids, None)
-        return None if job_id is None else (-self.effective(self.view.job(array or job_id)), job_id, queue)
+        if job_id is None:
+            return None
+        return -self.effective(self.view.job(array or job_id)), job_id, (bucket, array, ids)
 
     def priority(self, job: Job) -> Priority:
         """Return the parts of a job's effective priority (O1)."""
@@ -152,8 +158,10 @@ class QueueOrder:
         return job.spec.priority + self._aging(job) + self.fair_share.term(job.spec.tenant)
 
     def _aging(self, job: Job) -> int:
-        waited_ms = max(NEVER, self._now - max(job.submitted_at, job.spec.begin))
-        return min(self.policy.aging_max, waited_ms * self.policy.aging_per_hour // HOUR_MS)
+        since, begin, most = job.submitted_at, job.spec.begin, self.policy.aging_max
+        waited_ms = self._now - (since if since > begin else begin)
+        gained = waited_ms * self.policy.aging_per_hour // HOUR_MS if waited_ms > 0 else 0
+        return gained if gained < most else most
 
 
 def tenants_of(buckets: Iterable[Bucket]) -> Iterable[TenantName]:
@@ -188,7 +196,7 @@ def in_order(order: QueueOrder, buckets: Iterable[Bucket], blocked: Container[Sh
             continue
         hidden = 0
         yield Candidate(job, bucket.shape, array or view.job(job).array_of, array != _NO_ARRAY)
-        following = order.head(queue)
+        following = order.following(queue)
         if following is not None:
             heappush(heads, following)
 

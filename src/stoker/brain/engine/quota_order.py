@@ -91,14 +91,16 @@ class QuotaOrder:
     """The order by quota in one pass: of no effect where there are no guarantees and limits."""
 
     __slots__ = (
-        *("_contended", "_guaranteed", "_limits", "_needs", "_owed", "_promised", "_standings", "_view"),
+        *("_contended", "_guaranteed", "_limits", "_needs", "_owed", "_promised", "_standings", "_view", "_waiting"),
         *("is_busy", "used"),
     )
 
     def __init__(self, view: View, buckets: Sequence[Bucket]) -> None:
         self._view, usage = view, view.usage_ledger
         self._promised = bool(usage.promised)
-        self._contended = len({bucket.shape.job_class for bucket in buckets}) > 1
+        classes = {bucket.shape.job_class for bucket in buckets}
+        self._waiting = [each for each in JobClass if each in classes]
+        self._contended = len(self._waiting) > 1
         self.is_busy = bool(self._contended or self._promised or view.pools.strict or usage.limited)
         """Whether there are guarantees and limits at all."""
         self._owed: dict[tuple[TenantName, JobClass], int] = {}
@@ -130,9 +132,9 @@ class QuotaOrder:
 
     @property
     def is_anyone_owed(self) -> bool:
-        """Whether some tenant or class holds less than its guarantee."""
+        """Whether some tenant, or a class of which jobs wait, holds less than its guarantee."""
         rows, tenants = self.used.by_tenant, self._view.tenants
-        return any(self._guaranteed[each] > self.used.by_class[each][0] for each in JobClass) or any(
+        return any(self._guaranteed[each] > self.used.by_class[each][0] for each in self._waiting) or any(
             tenants[name].quota.guaranteed * WHOLE_GPU > rows[name][0] for name in self._view.usage_ledger.promised
         )
 
