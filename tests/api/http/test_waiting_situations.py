@@ -115,6 +115,23 @@ async def selected_away(plane: Plane) -> str:
     return job
 
 
+async def others_give_way(plane: Plane) -> str:
+    node = await plane.join("gpu-1", gpus=4)
+    await submit(plane, gpu_count=4, preemptible=True, signal="USR1@60", priority="low")
+    await node.run()
+    return await submit(plane, gpu_count=2, priority="high", name="urgent")
+
+
+async def gives_way(plane: Plane) -> str:
+    urgent = await others_give_way(plane)
+    job = str(int(urgent) - 1)
+    for _ in range(LOOKS_MAX):
+        if (await plane.get(f"{JOBS}/{job}")).json["state"] == "stopping":
+            break
+        await plane.control.clock.sleep(0.01)
+    return job
+
+
 SITUATIONS: dict[str, Situation] = {
     "GPUs are busy": gpus_busy,
     "No node is large enough": too_large,
@@ -128,6 +145,8 @@ SITUATIONS: dict[str, Situation] = {
     "Somebody holds it": held,
     "A start has failed": failed_start,
     "No node is selected any more": selected_away,
+    "Others give way to it": others_give_way,
+    "It gives way itself": gives_way,
 }
 
 

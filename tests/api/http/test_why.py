@@ -37,7 +37,7 @@ def test_the_sentence_about_lent_gpus_names_the_guarantees_and_a_few_of_the_hold
     assert "online jobs (0 of 7 GPUs used) and tenant vision (1 of 4 GPUs used)" in shown.message
     assert "batch jobs hold 6 beyond theirs, tenant t0 holds 9 beyond its own" in shown.message
     assert f"{21 - HOLDERS_NAMED_MAX} other tenants the rest" in shown.message
-    assert "as those jobs end" in shown.message
+    assert "for whole GPUs borrowers are told to end" in shown.message
     assert lent_view([]) is None
 
 

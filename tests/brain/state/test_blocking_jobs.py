@@ -1,16 +1,18 @@
-"""Rules B1 to B3 of `state/blocking_jobs.py`: who holds what a job waits for, and until when at the latest."""
+"""Rules B1 to B4 of `state/blocking_jobs.py`: who holds what a job waits for, and until when at the latest."""
 
 import pytest
 from msgspec.structs import replace
 
 from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.ids import JobId, NodeName
+from stoker.brain.domain.plan import Reservation
 from stoker.brain.domain.reason import Reason, ReasonCode
 from stoker.brain.domain.units import HOUR_MS, MINUTE_MS, SECOND_MS, Instant
 from stoker.brain.state.blocking_jobs import Blocking, blocking_jobs
 from stoker.brain.state.commands import DrainNode
 from stoker.brain.state.state_view import StateView
 from tests.brain.state.story import ANNA, Story, spec
+from tests.brain.state.test_preemption import preempt
 
 GRACE_MS = 10 * SECOND_MS
 
@@ -114,3 +116,32 @@ def test_of_an_array_its_running_members_are_named_and_never_the_array() -> None
     assert [each.job for each in StateView(story.state).running(story.now)] == sorted(
         each.job.id for each in found.jobs
     )
+
+
+def test_of_a_job_with_a_reservation_those_on_its_nodes_are_named_whatever_it_waits_for() -> None:
+    story = Story()
+    for name in ("n1", "n2"):
+        story.node(name, gpus=2)
+    here, _ = running(story, "n1", [0, 1]), running(story, "n2", [0, 1])
+    waiting = story.submit(spec(gpus=2))
+    kept = Reservation(job=waiting, at=story.now, nodes=(NodeName("n1"),))
+    for code in (ReasonCode.INSUFFICIENT_GPUS, ReasonCode.RESERVED):
+        found = blocking_jobs(story.state, story.job(waiting), Reason(code), story.now, kept)
+        assert found is not None
+        assert [each.job.id for each in found.jobs] == [here]
+
+
+def test_of_a_job_to_which_others_give_way_those_are_named_that_hold_its_gpus_and_that_they_go() -> None:
+    story = Story()
+    story.node("n1", gpus=4)
+    low = story.submit(spec(2, priority=100, preemptible=True))
+    story.run(low, ("n1", 0))
+    running(story, "n1", [2, 3])
+    high = story.submit(spec(2, priority=1_000))
+    preempt(story, high, low)
+    kept = Reservation(job=high, at=story.now, nodes=(NodeName("n1"),))
+    found = blocking_jobs(story.state, story.job(high), Reason(ReasonCode.INSUFFICIENT_GPUS), story.now, kept)
+    assert found is not None
+    (victim,) = found.jobs
+    assert (victim.job.id, victim.gpu_milli, victim.ends_by) == (low, 2_000, story.now + GRACE_MS)
+    assert (victim.is_ending, victim.gives_way_to(high), victim.gives_way_to(low)) == (True, True, False)

@@ -153,10 +153,11 @@ def _serve_details(control: ControlPlane, router: Routes) -> None:
         position = queue_position(StateView(state), state.policy, job, control.committer.now())
         place = view_of(QueuePlace, position, priority=view_of(PriorityView, position.priority)) if position else None
         lent = lent_view(lent_guarantees(state, job, now.reason))
-        blocking = blocking_jobs(state, job, now.reason, control.committer.now())
         sees = Sights(state, caller_of(request))
         reservation = control.loop.reservation(job.id) if position else None
-        return why_view(now, waits_for(WaitDetails(place, lent, reservation=reservation), blocking, sees))
+        blocking = blocking_jobs(state, job, now.reason, control.committer.now(), reservation)
+        details = WaitDetails(place, lent, reservation=reservation)
+        return why_view(now, waits_for(details, job.id, blocking, sees))
 
     @router.serve(endpoints.SCRIPT, *LOOKUP, "not_allowed")
     async def script(request: Request) -> ScriptView:
@@ -320,15 +321,15 @@ async def _fields_given(request: Request, row: endpoints.Endpoint[Any], now: Ins
 # -- why it waits, and what happened to it -----------------------------------------------------------------------------
 
 
-def waits_for(known: WaitDetails, blocking: Blocking | None, sees: Sights) -> WaitDetails:
+def waits_for(known: WaitDetails, waiting: JobId, blocking: Blocking | None, sees: Sights) -> WaitDetails:
     """Add who holds what the job waits for, each as far as the caller sees it."""
     if blocking is None:
         return known
-    views = [_blocking_view(each, sees(each.job)) for each in blocking.jobs]
+    views = [_blocking_view(each, waiting, sees(each.job)) for each in blocking.jobs]
     return known._replace(blocked_by=views, blocking_jobs=blocking.total, fits_by=blocking.fits_by)
 
 
-def _blocking_view(blocking: BlockingJob, sight: Sight) -> BlockingJobView:
+def _blocking_view(blocking: BlockingJob, waiting: JobId, sight: Sight) -> BlockingJobView:
     job, named = blocking.job, sight is not Sight.REDUCED
     return BlockingJobView(
         id=job.label,
@@ -337,6 +338,8 @@ def _blocking_view(blocking: BlockingJob, sight: Sight) -> BlockingJobView:
         tenant=job.spec.tenant,
         gpus=gpus_number(blocking.gpu_milli),
         ends_by=iso(blocking.ends_by),
+        ending=blocking.is_ending,
+        gives_way=blocking.gives_way_to(waiting),
     )
 
 
@@ -351,9 +354,9 @@ def lent_view(lent: Sequence[LentGuarantee]) -> LentView | None:
         for each in lent
     )
     return LentView(
-        message=f"it is within the guarantee of {within}, and GPUs of it are lent: {_named(holders)}. This version "
-        "takes none back by force: they come as those jobs end, and to it before whoever would borrow, whatever the "
-        "place in the queue",
+        message=f"it is within the guarantee of {within}, and GPUs of it are lent: {_named(holders)}. Of "
+        "what comes free it has its turn before whoever would borrow, whatever the place in the queue; for whole GPUs "
+        "borrowers are told to end, unless they may not be requeued or gave way too often",
         guarantees=[f"{each.kind} {each.name}" for each in lent],
         holders=holders,
     )

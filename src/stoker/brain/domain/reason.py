@@ -12,9 +12,8 @@ from typing import Final
 
 import msgspec
 
-from stoker.brain.domain.errors import Facts, FactValue
-from stoker.brain.domain.ids import Principal, account_of
-from stoker.brain.domain.units import Instant, counted, utc_text
+from stoker.brain.domain.errors import Facts
+from stoker.brain.domain.sentence import TAKEN_FOR, SentenceFacts, ending_clauses, person, readable, share_clauses
 
 
 class ReasonCode(StrEnum):
@@ -52,6 +51,7 @@ class ReasonCode(StrEnum):
     NODE_SILENT = "node_silent"
     NODE_AWAITED = "node_awaited"
     NODE_FAULTY = "node_faulty"
+    ENDING = "ending"
     # why a job ended
     EXITED = "exited"
     KILLED_BY_SIGNAL = "killed_by_signal"
@@ -206,9 +206,13 @@ _SENTENCES: Final[dict[ReasonCode, tuple[str, str]]] = {
         "mend that node (a stopped runner goes on with `kill -CONT`); what it was told and what ended there follows by "
         "itself once it can",
     ),
-    ReasonCode.EXITED: ("its command exited with code {exit_code}", "`stoker logs {id}` shows its last lines"),
+    ReasonCode.ENDING: (
+        "{ends}; its processes are gone by {until} at the latest, if its nodes can be reached{then}",
+        "nothing to do: its GPUs are free once its processes are proved gone",
+    ),
+    ReasonCode.EXITED: ("its command exited with code {exit_code}{place}", "`stoker logs {id}` shows its last lines"),
     ReasonCode.KILLED_BY_SIGNAL: (
-        "its command was killed by signal {signal}, which Stoker did not send",
+        "its command was killed{place} by signal {signal}, which Stoker did not send",
         "`stoker logs {id}` shows its last lines; the node's kernel log may say more",
     ),
     ReasonCode.START_FAILED: (
@@ -221,7 +225,7 @@ _SENTENCES: Final[dict[ReasonCode, tuple[str, str]]] = {
         "submit with a longer `--time`, or make it resume from a checkpoint",
     ),
     ReasonCode.OUT_OF_MEMORY: (
-        "it used up its memory limit of {limit_mb} MiB (peak {peak_mb} MiB)",
+        "it used up its memory limit of {limit_mb} MiB{place} (peak {peak_mb} MiB)",
         "submit with more `--memory`",
     ),
     ReasonCode.NODE_FAILED: ("{node} lost it: {error}", "submit it again, or allow requeues"),
@@ -296,52 +300,18 @@ _NEVER_WITHIN: Final = (
     "it can't start while that limit holds: an admin may raise it (`stoker tenant set {tenant}`); else cancel it, and "
     "submit one that asks for less"
 )
-_TAKEN_FOR: Final = {
-    "preempted": ", whose priority is higher",
-    "reclaimed": ", which got back GPUs that were borrowed",
-}
-"""Why GPUs were taken back, by the cause of the stop."""
+_GIVES_WAY_HINT: Final = (
+    "nothing to do: it keeps its priority, and this costs it neither a retry nor a requeue; what it has saved in its "
+    "checkpoint folder, its next attempt finds"
+)
 _JOBS_END: Final = "it starts when running jobs end"
-_INSTANTS: Final = frozenset({"until", "since", "begin"})
-"""Facts that are instants; records of earlier versions have them as milliseconds since 1970 (W2)."""
 _AILS: Final = ("unreachable", "faulty", "draining", "paused", "forgotten")
 """Why nodes aren't available, by how often."""
 
 
-class _Value:
-    """Value of a fact in a sentence; a format such as `GPU|GPUs` puts the noun behind it (W1)."""
-
-    __slots__ = ("_value",)
-
-    def __init__(self, value: object) -> None:
-        self._value = value
-
-    def __format__(self, spec: str) -> str:
-        if not spec:
-            return str(self._value)
-        one, many = spec.removeprefix("=").split("|")
-        word = one if self._value == 1 else many
-        return word if spec.startswith("=") else f"{self._value} {word}"
-
-
-class _SentenceFacts(dict[str, _Value]):
-    """Values for a sentence, with a mark for each that is missing."""
-
-    def __init__(self, facts: Facts, missing: str = "?") -> None:
-        super().__init__({name: _Value(_readable(name, value)) for name, value in facts.items()})
-        self._missing = missing
-
-    def __missing__(self, key: str) -> _Value:
-        return _Value(self._missing or key.upper())
-
-
-def _readable(name: str, value: FactValue) -> FactValue:
-    return utc_text(Instant(value)) if name in _INSTANTS and type(value) is int else value
-
-
 def describe(reason: Reason) -> str:
     """Return the sentence for people."""
-    return _sentence(reason).format_map(_SentenceFacts(reason.facts | _clauses(reason)))
+    return _sentence(reason).format_map(SentenceFacts(reason.facts | _clauses(reason)))
 
 
 def _of_gang(reason: Reason) -> tuple[str, str] | None:
@@ -380,39 +350,24 @@ def _clauses(reason: Reason) -> Facts:
         case ReasonCode.NODES_UNAVAILABLE:
             return {"such": ""}
         case ReasonCode.INSUFFICIENT_SHARE:
-            return _share_clauses(facts)
+            return share_clauses(facts)
         case ReasonCode.CANCELLED | ReasonCode.REQUEUED if "by" in facts:
-            return {"by": _person(facts)}
+            return {"by": person(facts)}
         case ReasonCode.HELD:
             return {
-                "by": _person(facts),
-                "since": f" since {_readable('since', facts['since'])}" if "since" in facts else "",
+                "by": person(facts),
+                "since": f" since {readable('since', facts['since'])}" if "since" in facts else "",
             }
+        case ReasonCode.ENDING:
+            return ending_clauses(facts)
+        case ReasonCode.EXITED | ReasonCode.KILLED_BY_SIGNAL | ReasonCode.OUT_OF_MEMORY:
+            return {"place": f" on {facts['node']}" if "node" in facts else ""}
         case ReasonCode.PREEMPTED:
-            return {"why": _TAKEN_FOR.get(str(facts.get("cause")), "")}
+            return {"why": TAKEN_FOR.get(str(facts.get("cause")), "")}
         case ReasonCode.DEPENDENCY if "jobs" in facts:
             return {"waits": facts["jobs"]}
         case _:
             return {}
-
-
-def _share_clauses(facts: Facts) -> Facts:
-    memory_mb, tasks, best = facts.get("memory_mb"), facts.get("tasks"), facts.get("best")
-    within = f" within {memory_mb} MiB" if memory_mb else ""
-    if tasks != 1:
-        within += f" for each of {tasks} tasks, and there is room for {facts.get('room')} of them"
-    if best is None:
-        return {"within": within, "rest": ""}
-    sharers, most = facts.get("sharers"), facts.get("sharers_max")
-    left = f"{best} with {facts.get('best_memory_mb')} MiB"
-    others = counted(sharers, "sharer") if isinstance(sharers, int) else "sharers"
-    at_most = f" of at most {most}" if sharers == most else ""
-    rest = f"; the largest rest is {left} on node {facts.get('node')}, with {others}{at_most}"
-    return {"within": within, "rest": rest}
-
-
-def _person(facts: Facts) -> str:
-    return account_of("", Principal(str(facts.get("by", "?"))))
 
 
 def hint_for(reason: Reason, *, job: str = "", forgotten: bool = False) -> str:
@@ -421,7 +376,7 @@ def hint_for(reason: Reason, *, job: str = "", forgotten: bool = False) -> str:
     `job`: the id of the job as people write it. `forgotten`: only the history knows the job.
     """
     named: Facts = {"id": job} if job else {}
-    return _hint(reason, forgotten=forgotten).format_map(_SentenceFacts(reason.facts | named, missing=""))
+    return _hint(reason, forgotten=forgotten).format_map(SentenceFacts(reason.facts | named, missing=""))
 
 
 def _hint(reason: Reason, *, forgotten: bool) -> str:
@@ -431,6 +386,8 @@ def _hint(reason: Reason, *, forgotten: bool) -> str:
     match reason.code:
         case ReasonCode.NODES_UNAVAILABLE if facts and not (facts.get("draining") or facts.get("paused")):
             return _NOT_RESUMED
+        case ReasonCode.ENDING if facts.get("cause") in TAKEN_FOR:
+            return _GIVES_WAY_HINT
         case ReasonCode.MEMBERS_ENDED if forgotten:
             return _MEMBERS_ENDED_FORGOTTEN
         case ReasonCode.MEMBERS_ENDED if _none_failed(reason):

@@ -10,13 +10,12 @@ Limits: costs about 0.1 us per node that the selection admits, and 0.2 us more o
 """
 
 from bisect import bisect_left, insort
-from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from typing import Final
 
 from stoker.brain.domain.gpu import model_matches
 from stoker.brain.domain.ids import NodeName
-from stoker.brain.engine.draft import Draft
+from stoker.brain.engine.draft import Draft, unpacked
 from stoker.brain.state.view import GpuKinds, SelectedNodes, SharedRest
 
 ByFree = Mapping[GpuKinds, Mapping[int, Sequence[NodeName]]]
@@ -45,7 +44,7 @@ class CandidateNodes:
     def __init__(self, draft: Draft, admitted: SelectedNodes) -> None:
         self.admitted = admitted
         self.draft = draft
-        self.kinds: Sequence[GpuKinds] = sorted({each.kinds for each in admitted.classes})
+        self.kinds: Sequence[GpuKinds] = [*admitted.by_kinds]
         """Sorted, since the order in which nodes registered must not change a plan."""
         self._memories: dict[str, list[int]] = {}
         self._counts: dict[GpuKinds, dict[int, int]] | None = None
@@ -80,10 +79,10 @@ class CandidateNodes:
             return {kinds: {count: len(names) for count, names in by_free[kinds].items()} for kinds in self.kinds}
         if self._counts is None or self._at < len(self.draft.moved):
             self._at = len(self.draft.moved)
-            found: dict[GpuKinds, list[int]] = {}
-            for each in self.admitted.classes:
-                found.setdefault(each.kinds, []).extend(self.draft.free_gpus(each))
-            self._counts = {kinds: Counter(numbers) for kinds, numbers in found.items()}
+            packed = self.draft.nodes_by_free().__getitem__
+            self._counts = {
+                kinds: unpacked(sum(map(packed, classes))) for kinds, classes in self.admitted.by_kinds.items()
+            }
         return self._counts
 
     def by_free(self) -> ByFree:

@@ -177,7 +177,13 @@ class DemandCache:
     def at_most(self) -> int:
         """Return a number of tasks beyond which no gang finds GPUs."""
         if self._at_most_grown != self.candidates.draft.grown:
-            self._at_most = sum(min(self.slots(count), self.per_node) * nodes for count, nodes in self._counts())
+            per_task, per_node = self.gpu_count, self.per_node
+            found, counts = 0, self.candidates.counts()
+            for kinds in self.by_count:
+                for count, nodes in counts[kinds].items():
+                    slots = count // per_task if per_task else UNBOUNDED
+                    found += (slots if slots < per_node else per_node) * nodes
+            self._at_most = found
             self._at_most_grown = self.candidates.draft.grown
         return self._at_most
 
@@ -222,9 +228,13 @@ class DemandCache:
     def gpu_capacity(self) -> GpuCapacity:
         """Return what the GPUs that are free now would allow."""
         slots = spread = free = best = 0
+        per_node = self.per_node
         for gpus, serves, nodes in self._serving():
-            slots, free, best = slots + serves * nodes, free + gpus * nodes, max(best, gpus)
-            spread += min(serves, self.per_node) * nodes
+            slots += serves * nodes
+            spread += (serves if serves < per_node else per_node) * nodes
+            free += gpus * nodes
+            if gpus > best:
+                best = gpus
         return GpuCapacity(slots, spread, free, best)
 
     def _serving(self) -> Iterator[tuple[int, int, int]]:

@@ -12,7 +12,7 @@ Limits: made in well under a millisecond for 5,000 nodes, because the values in 
 """
 
 from collections.abc import Mapping, Sequence, Set
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -21,6 +21,35 @@ from stoker.brain.domain.gpu import GPU_SHARERS_MAX, WHOLE_GPU, Gpu, SharedGpu
 from stoker.brain.domain.ids import GpuUuid, NodeName
 from stoker.brain.domain.node import Free
 from stoker.brain.state.view import GpuKinds, NodeClass, View
+
+_NODE_BITS: Final = 32
+"""For a number of nodes in a packed number."""
+
+
+def unpacked(packed: int) -> dict[int, int]:
+    """Return the numbers of nodes, none of them 0, by number of free GPUs."""
+    found: dict[int, int] = {}
+    gpus = 0
+    while packed:
+        nodes = packed & ((1 << _NODE_BITS) - 1)
+        if nodes:
+            found[gpus] = nodes
+        packed >>= _NODE_BITS
+        gpus += 1
+    return found
+
+
+class _Counted(dict[NodeClass, int]):
+    """Nodes of classes by number of free GPUs, counted when a class is first asked for."""
+
+    def __init__(self, free: Mapping[NodeName, Free]) -> None:
+        super().__init__()
+        self._free = free
+
+    def __missing__(self, node_class: NodeClass) -> int:
+        gpus = [len(self._free[name].gpus) for name in node_class.names if name in self._free]
+        packed = self[node_class] = sum([1 << _NODE_BITS * each for each in gpus])
+        return packed
 
 
 class _Overdraft(NamedTuple):
@@ -72,7 +101,7 @@ class Draft:
         """Rests of GPUs with sharers as the view has them: before anything was taken."""
         self.shared_moved: list[tuple[NodeName, tuple[SharedGpu, ...], tuple[SharedGpu, ...]]] = []
         """Each change of the shared GPUs of a node, with the old and the new rests; it only grows."""
-        self._counted: dict[NodeClass, list[int]] = {}
+        self._counted = _Counted(self.free)
         self._counted_at = 0
 
     def take(self, placement: TaskPlacement) -> None:
@@ -148,17 +177,16 @@ class Draft:
         """Return the ports held by live attempts, and those promised in this pass."""
         return self._view.ports_in_use(address), self._ports.get(address, set())
 
-    def free_gpus(self, node_class: NodeClass) -> Sequence[int]:
-        """Return the number of free GPUs of each node of the class that takes work. Selections share the answer."""
+    def nodes_by_free(self) -> Mapping[NodeClass, int]:
+        """Return how many nodes of a class that take work have which number of GPUs free, as one number each.
+
+        The numbers of several classes may be added up: `unpacked` reads the sum. Selections share the answer, which
+        the next placement makes stale.
+        """
         if self._counted_at < len(self.moved):
             self._counted_at = len(self.moved)
             self._counted.clear()
-        found = self._counted.get(node_class)
-        if found is None:
-            free_on = self.free
-            found = [len(free_on[name].gpus) for name in node_class.names if name in free_on]
-            self._counted[node_class] = found
-        return found
+        return self._counted
 
     def checkpoint(self) -> int:
         """Return a mark to roll back to."""

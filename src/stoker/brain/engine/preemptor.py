@@ -56,6 +56,12 @@ class Preemptor:
         if self._search is not None:
             self._search.promise(shape)
 
+    def may_help_any(self) -> bool:
+        """Return whether others may have to give way to any job still."""
+        if not self._policy.preemptions_max or self._tries_left <= 0:
+            return False
+        return bool(self._view.preemptible) or self._order.is_anyone_owed
+
     def may_help(self, shape: Shape) -> bool:
         """Return whether it is worth a look who might give way to a blocked job. Costs next to nothing."""
         demand = shape.demand

@@ -6,16 +6,17 @@ Rules: O1  higher effective priority first: the job's own, what it has gained by
        O2  among equals the job that was submitted first: ids ascend with submission
        O3  once a shape is blocked, no job of that shape comes up again in this pass
        O4  an array stands for those of its members that aren't records yet, as many as its limit lets start
-Limits: `in_order` costs about 1 us per bucket whose shape isn't blocked at the start and per job that comes up, and
-        `queue_position` a step per bucket and array, and a binary search where ages decide; neither costs the length
-        of the queue. In a bucket the order of ids is the order of age, so only the first jobs are compared.
+Limits: `in_order` costs about 1 us per job that comes up and, once in a pass, per bucket of its base priority whose
+        shape isn't blocked, and `queue_position` a step per bucket and array, and a binary search where ages decide;
+        neither costs the length of the queue. In a bucket the order of ids is the order of age, so only the first jobs
+        are compared.
 """
 
 from bisect import bisect_left
-from collections.abc import Container, Iterable, Iterator
-from heapq import heappop, heappush
+from collections.abc import Container, Iterable, Iterator, Sequence
+from heapq import heapify, heappop, heappush
 from itertools import islice
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from stoker.brain.domain.array import Spans, contains, indexes_of, member_id
 from stoker.brain.domain.demand import Shape
@@ -24,7 +25,7 @@ from stoker.brain.domain.job import Job
 from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.plan import UndecidableShape
 from stoker.brain.domain.policy import Policy
-from stoker.brain.domain.units import HOUR_MS, NEVER, Instant
+from stoker.brain.domain.units import HOUR_MS, Instant
 from stoker.brain.engine.fair_share import FairShare
 from stoker.brain.state.view import Bucket, View
 
@@ -67,47 +68,86 @@ class QueuePosition(NamedTuple):
     """By which it stands there."""
 
 
-_Queue = tuple[Bucket, JobId, Iterator[JobId]]
-"""What comes behind a head: the records of a bucket (0), or the lazy members of one of its arrays."""
+_Queue = tuple[Bucket, JobId, Iterator[JobId] | None]
+"""What comes behind a head: the records of a bucket (0), or the lazy members of one of its arrays. None = all but the
+first."""
 _Key = tuple[int, JobId]
 """Negated effective priority and id: the lower key comes up first."""
 _Head = tuple[int, JobId, _Queue]
 """A key and the queue behind it. No two have one job, which makes the order total."""
+_Tier = tuple[int, list[Bucket]]
+"""Buckets of one base priority, and the highest effective priority that a job of them may have."""
+_HIDDEN_PART: Final = 8
+"""Once so small a part of the heads was found blocked in a row, all are looked at."""
 
 
 class QueueOrder:
     """The order at one time: what each job has gained by waiting, and by the use of its tenant, is known."""
 
-    __slots__ = ("_now", "fair_share", "policy", "view")
+    __slots__ = ("_keys", "_now", "_tiered", "_tiers", "fair_share", "policy", "view")
 
     def __init__(self, view: View, policy: Policy, now: Instant, waiting: Iterable[TenantName]) -> None:
         """`waiting` are the tenants of all jobs in the queue."""
         self.view, self.policy, self._now = view, policy, now
         self.fair_share = FairShare(view, policy, now, waiting)
+        self._tiered: Iterable[Bucket] | None = None
+        self._tiers: list[_Tier] = []
+        """Of those buckets, the highest first."""
+        self._keys: dict[JobId, int] = {}
+        """Of the first jobs of buckets: a pass goes through its queue several times."""
+
+    def tiers(self, buckets: Iterable[Bucket]) -> Sequence[_Tier]:
+        """Return the buckets by base priority, the highest first."""
+        if self._tiered is not buckets:
+            found: dict[int, list[Bucket]] = {}
+            for bucket in buckets:
+                found.setdefault(bucket.priority, []).append(bucket)
+            tiers = [(self._most_of(some[0]), some) for some in found.values()]
+            self._tiered, self._tiers = buckets, sorted(tiers, key=lambda tier: -tier[0])
+        return self._tiers
+
+    def _most_of(self, bucket: Bucket) -> int:
+        try:
+            return bucket.priority + self.policy.aging_max + self.policy.fair_share_points
+        except TypeError as fault:
+            raise UndecidableShape(bucket.shape, repr(fault)) from fault
 
     def heads(self, buckets: Iterable[Bucket], blocked: Container[Shape]) -> list[_Head]:
-        """The first of each queue, in order, but for those of shapes that are blocked already."""
-        found: list[_Head | None] = []
+        """Return the first of each queue, unordered, but for those of shapes that are blocked already."""
+        found: list[_Head] = []
+        keys = self._keys
         for bucket in buckets:
-            if bucket.shape not in blocked:
-                try:
-                    found.extend(map(self.head, self._queues(bucket)))
-                except Exception as fault:
-                    raise UndecidableShape(bucket.shape, repr(fault)) from fault
-        return sorted([head for head in found if head is not None])
+            if bucket.shape in blocked:
+                continue
+            try:
+                if bucket.jobs:
+                    first = bucket.jobs[0]
+                    key = keys.get(first)
+                    if key is None:
+                        key = keys[first] = -self.effective(self.view.job(first))
+                    found.append((key, first, (bucket, _NO_ARRAY, None)))
+                if bucket.arrays:
+                    found += self._heads_of_arrays(bucket)
+            except Exception as fault:
+                raise UndecidableShape(bucket.shape, repr(fault)) from fault
+        return found
 
-    def _queues(self, bucket: Bucket) -> Iterator[_Queue]:
-        if bucket.jobs:
-            yield bucket, _NO_ARRAY, iter(bucket.jobs)
+    def _heads_of_arrays(self, bucket: Bucket) -> Iterator[_Head]:
         # Each array is a queue of its own: a requeued member keeps its place before those that haven't run.
         for array in bucket.arrays:
-            yield bucket, array, islice(self.view.members(array), self.view.array_slots(array))
+            head = self.following((bucket, array, islice(self.view.members(array), self.view.array_slots(array))))
+            if head is not None:
+                yield head
 
-    def head(self, queue: _Queue) -> _Head | None:
-        """Take the first job from `queue`."""
-        _, array, ids = queue
+    def following(self, queue: _Queue) -> _Head | None:
+        """Take the next job from `queue`."""
+        bucket, array, ids = queue
+        if ids is None:
+            ids = islice(bucket.jobs, 1, None)
         job_id = next(ids, None)
-        return None if job_id is None else (-self.effective(self.view.job(array or job_id)), job_id, queue)
+        if job_id is None:
+            return None
+        return -self.effective(self.view.job(array or job_id)), job_id, (bucket, array, ids)
 
     def priority(self, job: Job) -> Priority:
         """Return the parts of a job's effective priority (O1)."""
@@ -118,8 +158,10 @@ class QueueOrder:
         return job.spec.priority + self._aging(job) + self.fair_share.term(job.spec.tenant)
 
     def _aging(self, job: Job) -> int:
-        waited_ms = max(NEVER, self._now - max(job.submitted_at, job.spec.begin))
-        return min(self.policy.aging_max, waited_ms * self.policy.aging_per_hour // HOUR_MS)
+        since, begin, most = job.submitted_at, job.spec.begin, self.policy.aging_max
+        waited_ms = self._now - (since if since > begin else begin)
+        gained = waited_ms * self.policy.aging_per_hour // HOUR_MS if waited_ms > 0 else 0
+        return gained if gained < most else most
 
 
 def tenants_of(buckets: Iterable[Bucket]) -> Iterable[TenantName]:
@@ -128,23 +170,35 @@ def tenants_of(buckets: Iterable[Bucket]) -> Iterable[TenantName]:
 
 
 def in_order(order: QueueOrder, buckets: Iterable[Bucket], blocked: Container[Shape]) -> Iterator[Candidate]:
-    """Yield the waiting jobs one by one. `blocked` is read anew at each step, so a caller may add to it on the way."""
-    view = order.view
-    firsts = order.heads(buckets, blocked)
-    others: list[_Head] = []
-    at = 0
-    while at < len(firsts) or others:
-        if others and (at == len(firsts) or others[0] < firsts[at]):
-            _, job, queue = heappop(others)
-        else:
-            _, job, queue = firsts[at]
+    """Yield the waiting jobs one by one. `blocked` is read anew at each step, so a caller may add to it on the way.
+
+    Naive: bring the first of all buckets into order. But a pass often wants the first few alone, of a queue of ten
+    thousand shapes. So buckets of a lower priority are looked at once nothing above could come after them.
+    """
+    view, tiers = order.view, order.tiers(buckets)
+    heads: list[_Head] = []
+    at = hidden = 0
+    while True:
+        while at < len(tiers) and (not heads or tiers[at][0] >= -heads[0][0]):
+            heads += order.heads(tiers[at][1], blocked)
+            heapify(heads)
             at += 1
+        if not heads:
+            return
+        _, job, queue = heappop(heads)
         bucket, array, _ = queue
-        if bucket.shape not in blocked:
-            yield Candidate(job, bucket.shape, array or view.job(job).array_of, array != _NO_ARRAY)
-            following = order.head(queue)
-            if following is not None:
-                heappush(others, following)
+        if bucket.shape in blocked:
+            hidden += 1
+            if hidden * _HIDDEN_PART > len(heads):
+                heads = [head for head in heads if head[2][0].shape not in blocked]
+                heapify(heads)
+                hidden = 0
+            continue
+        hidden = 0
+        yield Candidate(job, bucket.shape, array or view.job(job).array_of, array != _NO_ARRAY)
+        following = order.following(queue)
+        if following is not None:
+            heappush(heads, following)
 
 
 def queue_position(view: View, policy: Policy, job: Job, now: Instant) -> QueuePosition | None:

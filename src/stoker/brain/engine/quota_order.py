@@ -90,15 +90,23 @@ class UsageDraft:
 class QuotaOrder:
     """The order by quota in one pass: of no effect where there are no guarantees and limits."""
 
-    __slots__ = ("_busy", "_contended", "_guaranteed", "_limits", "_needs", "_owed", "_promised", "_view", "used")
+    __slots__ = (
+        *("_contended", "_guaranteed", "_limits", "_needs", "_owed", "_promised", "_standings", "_view", "_waiting"),
+        *("is_busy", "used"),
+    )
 
     def __init__(self, view: View, buckets: Sequence[Bucket]) -> None:
         self._view, usage = view, view.usage_ledger
         self._promised = bool(usage.promised)
-        self._contended = len({bucket.shape.job_class for bucket in buckets}) > 1
-        self._busy = bool(self._contended or self._promised or view.pools.strict or usage.limited)
+        classes = {bucket.shape.job_class for bucket in buckets}
+        self._waiting = [each for each in JobClass if each in classes]
+        self._contended = len(self._waiting) > 1
+        self.is_busy = bool(self._contended or self._promised or view.pools.strict or usage.limited)
+        """Whether there are guarantees and limits at all."""
         self._owed: dict[tuple[TenantName, JobClass], int] = {}
         """The most that a job of a tenant and class may ask for within a guarantee, until something is taken."""
+        self._standings: dict[Shape, int] = {}
+        """Of shapes that were asked about, until something is taken."""
         self._needs: dict[Shape, tuple[tuple[int, int], ...]] = {}
         self._limits = QuotaLimits(view.tenants, view.pools, usage.held_milli + view.free_milli)
         self._guaranteed = view.pools.guaranteed_milli(self._limits.gpu_milli)
@@ -106,7 +114,7 @@ class QuotaOrder:
 
     def limit_reached(self, shape: Shape) -> Reason | None:
         """Return the limit that one more job of this shape would break (W1)."""
-        return self._limits.before(shape, self.used) if self._busy else None
+        return self._limits.before(shape, self.used) if self.is_busy else None
 
     def guaranteed_to(self, job_class: JobClass) -> int:
         """Return the thousandths of GPUs that a class pool is guaranteed."""
@@ -122,6 +130,14 @@ class QuotaOrder:
             left = self._owed[key] = max(*owing, 0, self._guaranteed[shape.job_class] - account.pool[0])
         return 0 < shape.demand.total_milli <= left
 
+    @property
+    def is_anyone_owed(self) -> bool:
+        """Whether some tenant, or a class of which jobs wait, holds less than its guarantee."""
+        rows, tenants = self.used.by_tenant, self._view.tenants
+        return any(self._guaranteed[each] > self.used.by_class[each][0] for each in self._waiting) or any(
+            tenants[name].quota.guaranteed * WHOLE_GPU > rows[name][0] for name in self._view.usage_ledger.promised
+        )
+
     def owed_to(self, shape: Shape, used: UsageDraft) -> OwedTo:
         """Return within whose guarantees one more job of this shape would be, with so much used."""
         account, milli = used.account(shape), shape.demand.total_milli
@@ -132,6 +148,7 @@ class QuotaOrder:
 
     def take(self, shape: Shape) -> None:
         """Note that one job of this shape was placed."""
+        self._standings.clear()
         self.charge(shape, self.used)
 
     def charge(self, shape: Shape, used: UsageDraft) -> None:
@@ -147,7 +164,12 @@ class QuotaOrder:
 
     def standing(self, shape: Shape) -> int:
         """Return the standing: the lower number comes first. It only rises in a pass, as GPUs are taken."""
-        return self._standing(shape, self.used) if self._busy else FIRST
+        if not self.is_busy:
+            return FIRST
+        standing = self._standings.get(shape)
+        if standing is None:
+            standing = self._standings[shape] = self._standing(shape, self.used)
+        return standing
 
     def is_owed(self, shape: Shape, used: UsageDraft, standing: int) -> bool:
         """Return whether, with so much used, this shape comes before `standing` and within its limits."""

@@ -3,7 +3,7 @@
 The rules D1 to D10 stand in `decide`.
 """
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from itertools import islice
 from typing import Final
 
@@ -19,6 +19,7 @@ from stoker.brain.domain.tenant import nodes_allowed
 from stoker.brain.domain.units import NEVER, Instant, later
 from stoker.brain.domain.where import Where, selects
 from stoker.brain.engine import explain
+from stoker.brain.engine.backfill import Backfill
 from stoker.brain.engine.candidate_nodes import CandidateNodes
 from stoker.brain.engine.draft import Draft
 from stoker.brain.engine.fit import Search
@@ -33,8 +34,6 @@ from stoker.brain.engine.satisfiability import NodeClassStatus
 from stoker.brain.engine.shares import caches_for, search_of
 from stoker.brain.state.view import Bucket, SelectedNodes, View
 
-BACKFILL_LOOKS_MAX: Final = 256
-"""Jobs of which a pass looks whether they are over in time for a reservation."""
 TRIES_PER_RESERVATION: Final = 4
 """Jobs that may be found to wait for nodes, not for ends, for each reservation: each costs as much as one."""
 _NODES_PER_SHAPE: Final = 8
@@ -56,17 +55,17 @@ class SchedulingPass:
         self._now = now
         self._buckets = buckets
         self._draft = Draft(view, policy.gpu_sharers_max)
+        self.blocked: dict[Shape, GpuChoices | Reason] = {}
+        """Shapes that are done with, and how a reason is found, or the reason."""
+        self._fitting: dict[Shape, GpuChoices] = {}
+        """Shapes for which there was capacity at the start."""
         self.reservations = ReservationBook(self._draft, view, now, policy.reservations_max)
         self._reservable: dict[Shape, None] = {}
         """Blocked shapes of which a job may still get a reservation."""
         self._reserved_for: dict[Shape, JobId] = {}
         """The one job of a shape that has one."""
         self._tries_left = TRIES_PER_RESERVATION * policy.reservations_max
-        self._too_long: dict[Shape, None] = {}
-        """Shapes of which a job came up for backfill that wouldn't be over in time."""
-        self._backfill_until = NEVER
-        """When they must be over; NEVER = there is no backfill yet."""
-        self._backfill_looks = BACKFILL_LOOKS_MAX
+        self._backfill = Backfill(self.blocked, self._fitting)
         self._nodes_allowed: dict[TenantName, Where] = {}
         """Of each tenant that has jobs in the queue."""
         self._queue_order: QueueOrder | None = None
@@ -78,8 +77,6 @@ class SchedulingPass:
         self._borrowers: dict[Shape, None] = {}
         """Those that came up in one."""
         self._placed: dict[Shape, int] = {}
-        self._preemptors: dict[Shape, None] = {}
-        """Blocked shapes for whose jobs others may have to."""
         self._preempting = False
         self._guarantee_hold = GuaranteeHold(self._draft)
         self._preemptor = Preemptor(
@@ -90,10 +87,6 @@ class SchedulingPass:
         """By what shapes say."""
         self._distinct: dict[tuple[CandidateNodes, str, int, int, int, int], GpuChoices] = {}
         """By what that means here: demands that the same GPUs serve have the same choices."""
-        self.blocked: dict[Shape, GpuChoices | Reason] = {}
-        """Shapes that are done with, and how a reason is found, or the reason."""
-        self._fitting: dict[Shape, GpuChoices] = {}
-        """Shapes for which there was capacity at the start."""
         self._searches: dict[Shape, tuple[Search, ...]] = {}
         self._portless: dict[NodeName, None] = {}
         """Nodes whose address has no port left: they take no part in attempts that need one."""
@@ -130,7 +123,7 @@ class SchedulingPass:
                 fitting[shape] = choices
                 choices.shapes.append(shape)
         for choices in self._distinct.values():
-            if len(choices.shapes) * _NODES_PER_SHAPE >= choices.last.node_count():
+            if choices.shapes and len(choices.shapes) * _NODES_PER_SHAPE >= choices.last.node_count():
                 capacity = choices.last.capacity()
                 for shape in choices.shapes:
                     self.shape = shape
@@ -216,8 +209,7 @@ class SchedulingPass:
         if self._preempting:
             return False
         self._preempting = True
-        self._preemptors = dict.fromkeys(shape for shape in self.blocked if self._may_preempt(shape))
-        return bool(self._preemptors)
+        return self._preemptor.may_help_any()
 
     def _may_preempt(self, shape: Shape) -> bool:
         return isinstance(self.blocked.get(shape), GpuChoices) and self._preemptor.may_help(shape)
@@ -234,38 +226,25 @@ class SchedulingPass:
     @property
     def is_backfilling(self) -> bool:
         """Whether the jobs that come up have been looked at before: backfill has begun, or the last stage."""
-        return self._preempting or self._backfill_until != NEVER
+        return self._preempting or self._backfill.until != NEVER
 
     def begin_backfill(self) -> bool:
         """Begin the round of jobs that are over before the next reservation, the latest first. False = none is left."""
         self.shape = None
-        for shape in self._too_long:
-            self.blocked.setdefault(shape, self._fitting[shape])
-        self._too_long = {}
+        self._backfill.end_round()
         times = self.reservations.backfill_times()
-        if not times or self._backfill_looks <= 0:
+        if not times or self._backfill.looks_left <= 0:
             return False
         self._reservable = {}
-        self._backfill_until = times[0]
-        self.reservations.give_back(self._backfill_until)
-        for shape, found in list(self.blocked.items()):
-            if isinstance(found, GpuChoices) and shape.demand.tasks <= found.last.at_most():
-                self._fitting[shape] = found
-                del self.blocked[shape]
+        self.reservations.give_back(times[0])
+        self._backfill.begin_round(times[0])
         return True
 
     def may_backfill(self, candidate: Candidate) -> bool:
         """Return whether there is no backfill yet, or the job is over in time for it."""
-        if self._backfill_until == NEVER:
+        if self._backfill.until == NEVER:
             return True
-        self._backfill_looks -= 1
-        if self._backfill_looks < 0:
-            self.blocked[candidate.shape] = self._fitting[candidate.shape]
-            return False
-        if later(self._now, self._ends_in_ms(candidate)) <= self._backfill_until:
-            return True
-        self._too_long[candidate.shape] = None
-        return False
+        return self._backfill.may_start(candidate.shape, later(self._now, self._ends_in_ms(candidate)))
 
     def _ends_in_ms(self, candidate: Candidate) -> int:
         return self._record(candidate).spec.time_limit_ms + self._policy.stop_grace_ms
@@ -295,12 +274,25 @@ class SchedulingPass:
             self._reservable.clear()
 
     def in_order(self) -> Iterator[Candidate]:
-        hidden: Container[Shape] = _Hidden(self.blocked, self._reservable) if self._reservable else self.blocked
-        if self._preempting:
-            hidden = _AllBut(self._preemptors)
+        """Yield the jobs that come up in this round."""
         if self._queue_order is None:
             self._queue_order = QueueOrder(self._view, self._policy, self._now, self._nodes_allowed)
-        return in_order(self._queue_order, self._buckets, hidden)
+        if self._preempting:
+            yield from in_order(self._queue_order, self._buckets, _AllBut(self._may_preempt))
+        elif self._backfill.until == NEVER:
+            hidden = _Hidden(self.blocked, self._may_reserve) if self._reservable else self.blocked
+            yield from in_order(self._queue_order, self._buckets, hidden)
+        else:
+            comes_up = self._backfill.comes_up if self._quota_order.is_busy else self._backfill.comes_up_in_time
+            for candidate in in_order(self._queue_order, self._buckets, _Hidden(self.blocked, comes_up)):
+                self._backfill.unblock(candidate.shape)
+                yield candidate
+
+    def _may_reserve(self, shape: Shape) -> bool:
+        """Whether a blocked shape comes up for a reservation, or since others may have to give way."""
+        return shape in self._reservable and (
+            self._quota_order.standing(shape) <= self._standing or self._may_preempt(shape)
+        )
 
     def is_first_by_quota(self, shape: Shape) -> bool:
         """Return whether the shape may take GPUs in this round; else it is blocked, for this round or for good."""
@@ -483,18 +475,18 @@ class SchedulingPass:
 class _AllBut:
     """Shapes that don't come up: all but these."""
 
-    def __init__(self, shown: Container[Shape]) -> None:
-        self._shown = shown
+    def __init__(self, comes_up: Callable[[Shape], bool]) -> None:
+        self._comes_up = comes_up
 
     def __contains__(self, shape: object) -> bool:
-        return shape not in self._shown
+        return not self._comes_up(shape)  # type: ignore[arg-type]  # only shapes are asked about
 
 
 class _Hidden:
-    """Shapes that don't come up: blocked ones, but for those that may get a reservation."""
+    """Shapes that don't come up: blocked ones, but for some."""
 
-    def __init__(self, blocked: Container[Shape], reservable: Container[Shape]) -> None:
-        self._blocked, self._reservable = blocked, reservable
+    def __init__(self, blocked: Container[Shape], comes_up: Callable[[Shape], bool]) -> None:
+        self._blocked, self._comes_up = blocked, comes_up
 
     def __contains__(self, shape: object) -> bool:
-        return shape in self._blocked and shape not in self._reservable
+        return shape in self._blocked and not self._comes_up(shape)  # type: ignore[arg-type]  # only shapes are asked about

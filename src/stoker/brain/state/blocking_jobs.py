@@ -6,20 +6,23 @@ Rules: B1  of a job that is short of GPUs, CPUs, memory or nodes: those that hol
        B3  the bound is when enough of them have ended so that it fits, if nothing else starts meanwhile: it is no
            reservation, and there is none where their ends would not be enough, where a node has GPUs of several
            models that a demand by model could use, or where GPUs are shared
+       B4  of a job with a reservation: those on the nodes of that, whatever it waits for; of one to which others give
+           way: those that hold GPUs that are kept for it
 Limits: looks at `TASKS_MAX` tasks of other jobs, about 10 ms of work; beyond that there is no bound.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from itertools import islice
 from typing import Final, NamedTuple
 
 from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.fit import suitable_gpus, tasks_that_fit
 from stoker.brain.domain.gpu import WHOLE_GPU
-from stoker.brain.domain.ids import NodeName, TenantName
+from stoker.brain.domain.ids import GpuUuid, JobId, NodeName, TenantName
 from stoker.brain.domain.job import Job, tasks_on
 from stoker.brain.domain.lifecycle import LIVE
 from stoker.brain.domain.partition import selection
+from stoker.brain.domain.plan import Reservation
 from stoker.brain.domain.quota import needs
 from stoker.brain.domain.reason import SHORT, Reason, ReasonCode
 from stoker.brain.domain.tenant import path_of
@@ -42,6 +45,16 @@ class BlockingJob(NamedTuple):
     gpu_milli: int
     """Thousandths of GPUs that the other could use."""
 
+    @property
+    def is_ending(self) -> bool:
+        """Whether it was told to end."""
+        return self.job.live_attempt is not None and self.job.live_attempt.stop is not None
+
+    def gives_way_to(self, job: JobId) -> bool:
+        """Return whether it was told to end so that this job gets its GPUs."""
+        attempt = self.job.live_attempt
+        return attempt is not None and attempt.stop is not None and attempt.stop.for_job == job
+
 
 class Blocking(NamedTuple):
     """Jobs that hold what one waits for, those that end first; how many there are; and when it fits at the latest."""
@@ -62,10 +75,14 @@ class _Freed(NamedTuple):
     """Of `gpus` what it holds: of a shared one its share."""
 
 
-def blocking_jobs(state: ClusterState, job: Job, reason: Reason | None, now: Instant) -> Blocking | None:
-    """Return who holds what a waiting job waits for (B1); None where it waits for no end of another job."""
+def blocking_jobs(
+    state: ClusterState, job: Job, reason: Reason | None, now: Instant, reservation: Reservation | None = None
+) -> Blocking | None:
+    """Return who holds what a waiting job waits for (B1, B4); None where it waits for no end of another job."""
     if reason is None or job.is_final or job.state in LIVE:
         return None
+    if reservation is not None:
+        return _on_nodes(state, job, now, reservation)
     if reason.code in SHORT:
         return _on_nodes(state, job, now)
     if reason.code is ReasonCode.ARRAY_LIMIT:
@@ -114,21 +131,21 @@ def _order(blocking: BlockingJob) -> tuple[Instant, int]:
     return blocking.ends_by, blocking.job.id
 
 
-def _on_nodes(state: ClusterState, job: Job, now: Instant) -> Blocking:
+def _on_nodes(state: ClusterState, job: Job, now: Instant, reservation: Reservation | None = None) -> Blocking:
     demand, looked, mixed = job.spec.demand, 0, False
     held: dict[int, BlockingJob] = {}
     slots, gains = 0, list[tuple[Instant, int]]()
-    wanted = selection(state.partitions, state.tenants, job.spec.shape)
-    names = [name for each in state.indexes.node_classes.admitted(wanted).classes for name in each.names]
+    names, claim = _nodes_of(state, job, reservation), state.claims.get(job.id)
+    claimed = None if claim is None else {uuid for task in claim.tasks for uuid in task.gpus}
     for name in sorted(names):
         free = state.indexes.free.get(name)
         if free is None or looked > TASKS_MAX:
             continue
         releases: list[_Freed] = []
         for other in (state.jobs[each] for each in state.indexes.on_node.get(name, ())):
-            release, tasks = _released(state, other, name, demand, now)
+            release, tasks = _released(state, other, name, demand, now, claimed)
             looked += tasks
-            if release.gpus or not demand.gpu_count:
+            if release.gpus or (not demand.gpu_count and claimed is None):
                 before = held.get(other.id)
                 milli = release.gpu_milli + (before.gpu_milli if before else 0)
                 held[other.id] = BlockingJob(release.at, other, milli)
@@ -143,11 +160,23 @@ def _on_nodes(state: ClusterState, job: Job, now: Instant) -> Blocking:
     return Blocking(found[:JOBS_SHOWN_MAX], len(found), fits_by)
 
 
-def _released(state: ClusterState, job: Job, name: NodeName, demand: Demand, now: Instant) -> tuple[_Freed, int]:
-    """What the end of a job frees on a node, and how many tasks of it were looked at."""
+def _nodes_of(state: ClusterState, job: Job, reservation: Reservation | None) -> Sequence[NodeName]:
+    """The nodes of its reservation, else all on which it may run."""
+    if reservation is not None:
+        return reservation.nodes
+    wanted = selection(state.partitions, state.tenants, job.spec.shape)
+    return [name for each in state.indexes.node_classes.admitted(wanted).classes for name in each.names]
+
+
+def _released(
+    state: ClusterState, job: Job, name: NodeName, demand: Demand, now: Instant, claimed: Set[GpuUuid] | None
+) -> tuple[_Freed, int]:
+    """What the end of a job frees on a node, and how many tasks of it were looked at. `claimed`: of these GPUs."""
     known = {gpu.uuid: gpu for gpu in state.nodes[name].inventory.gpus}
     tasks = [task.placement for task in tasks_on(job, name)]
     held = [(known[uuid], task.gpu_share) for task in tasks for uuid in task.gpus if uuid in known]
+    if claimed is not None:
+        held = [(gpu, share) for gpu, share in held if gpu.uuid in claimed]
     gpus, milli = suitable_gpus([gpu for gpu, _ in held], demand), 0
     if gpus:
         useful = {gpu.uuid for gpu in gpus}

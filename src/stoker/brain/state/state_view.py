@@ -79,6 +79,8 @@ class StateView:
             if any(placement.gpu_share != WHOLE_GPU for placement in self.held_on(node)):
                 found = last_of_each_gpu(found)
             kept = self._state.releases[node] = made_from, found
+        if not kept[1] or kept[1][0].ends_by > now:
+            return kept[1]
         return [each if each.ends_by > now else each._replace(ends_by=now) for each in kept[1]]
 
     def coming_free(self, node: NodeName) -> Set[GpuUuid]:

@@ -4,6 +4,7 @@ A read-only facade over the state, used in process: no copies are made, so nobod
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from functools import cached_property
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -57,13 +58,21 @@ class NodeClass(msgspec.Struct, frozen=True, eq=False):
     """Sorted, never empty."""
 
 
-class SelectedNodes(msgspec.Struct, frozen=True, eq=False):
+class SelectedNodes(msgspec.Struct, frozen=True, eq=False, dict=True):
     """The nodes ever registered on which a job may run, by labels, names and taints."""
 
     classes: Sequence[NodeClass]
     """By first name."""
     everywhere: bool
     """It's all of them."""
+
+    @cached_property
+    def by_kinds(self) -> Mapping[GpuKinds, Sequence[NodeClass]]:
+        """The classes by the kinds of their GPUs, sorted. Kept for as long as the selection is remembered."""
+        found: dict[GpuKinds, list[NodeClass]] = {}
+        for each in self.classes:
+            found.setdefault(each.kinds, []).append(each)
+        return {kinds: found[kinds] for kinds in sorted(found)}
 
 
 class RunningJob(NamedTuple):

@@ -1,6 +1,6 @@
-"""Reasons for which jobs wait: of one job, and counted over the queue.
+"""Reasons for which jobs wait or are ending: of one job, and counted over the queue.
 
-The last plan says what is short for each shape; holds, delays, dependencies and limits are read from the state.
+The last plan says what is short for each shape; holds, delays, dependencies, limits and stops are read from the state.
 
 Rules: Y1  the counts by reason add up to the jobs and members that wait
 """
@@ -8,15 +8,16 @@ Rules: Y1  the counts by reason add up to the jobs and members that wait
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from itertools import islice, takewhile
-from typing import Final
+from typing import Final, assert_never
 
 from stoker.brain.domain.demand import Shape
 from stoker.brain.domain.dependency import Dependency, DependencyKind
 from stoker.brain.domain.errors import Facts
-from stoker.brain.domain.job import Job
+from stoker.brain.domain.job import Attempt, EndCause, Job, StopCause
 from stoker.brain.domain.lifecycle import JobState
+from stoker.brain.domain.preemption import gone_by
 from stoker.brain.domain.reason import SHORT, Reason, ReasonCode
-from stoker.brain.domain.units import NEVER, counted, utc_text
+from stoker.brain.domain.units import NEVER, counted, human_duration, utc_text
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.dependencies import open_conditions, target_of
 from stoker.brain.state.leases import silence_of
@@ -87,11 +88,51 @@ def _waited_for(state: ClusterState, job: Job, condition: Dependency) -> str:
 def shown_reason(state: ClusterState, job: Job, planned: PlannedReason) -> Reason | None:
     """Return why a job waits or why it ended, of an array why its members wait.
 
-    None for a job that runs, unless its node is silent.
+    None for a job that runs, unless its node is silent or it was told to end.
     """
     if _waits(state, job):
         return wait_reason(state, job, planned)
-    return job.reason if job.is_final or job.members is not None else silence_of(state, job)
+    if job.is_final or job.members is not None:
+        return job.reason
+    return silence_of(state, job) or _ending(state, job)
+
+
+def _ending(state: ClusterState, job: Job) -> Reason | None:
+    """Return why the attempt of a job is ending, for whom, and until when at the latest; None = nobody told it to."""
+    attempt = job.live_attempt
+    stop = attempt.stop if attempt is not None else None
+    if attempt is None or stop is None:
+        return None
+    until = gone_by(job, state.policy)
+    facts: Facts = {"cause": stop.cause.value, "until": utc_text(until), "until_ms": until}
+    match stop.cause:
+        case StopCause.PREEMPTED | StopCause.RECLAIMED:
+            facts |= {"job": stop.for_label}
+        case StopCause.CANCELLED | StopCause.REQUEUED:
+            facts |= {"by": stop.by} | ({"hold": True} if stop.hold else {})
+        case StopCause.TIMEOUT:
+            facts |= {"limit": human_duration(job.spec.time_limit_ms)}
+        case StopCause.MEMBER_ENDED:
+            facts |= _first_ended(attempt)
+        case _:
+            assert_never(stop.cause)
+    return Reason(ReasonCode.ENDING, facts)
+
+
+def _first_ended(attempt: Attempt) -> Facts:
+    """Facts about the rank that ended first, other than well."""
+    failed = [(task.end.at, task.placement.rank, task) for task in attempt.tasks if task.end and not task.end.clean]
+    if not failed:
+        return {}
+    _, rank, task = min(failed, key=lambda each: each[:2])
+    end = task.end
+    assert end is not None, "only ended tasks are compared"
+    how = f"by signal {end.signal}" if end.signal else f"with code {end.exit_code}"
+    if end.oom:
+        how = "out of memory"
+    elif end.cause is not EndCause.EXITED:
+        how = end.cause.value.replace("_", " ")
+    return {"rank": rank, "node": task.placement.node, "how": f"rank {rank} on {task.placement.node}, {how}"}
 
 
 def _waits(state: ClusterState, job: Job) -> bool:

@@ -31,9 +31,9 @@ if TYPE_CHECKING:
 
 NAME_CELLS_MAX: Final = 40
 BLOCKING_SHOWN: Final = 3
+"""Jobs that hold what another waits for, on lines of their own."""
 _RESERVED_SHOWN: Final = 4
 """Nodes of a reservation that are named."""
-"""Jobs that hold what another waits for, on lines of their own."""
 _ONE_DAY_MS: Final = 24 * 3_600_000
 Pairs = Iterator[tuple[str, object]]
 _SHOWN: Final = frozenset(
@@ -348,7 +348,9 @@ def _blocking_lines(answer: "WhyView", most: int) -> Iterator[str]:
         whose = f"{visible(each.user)}, " if each.user else ""
         gpus = f", {counted(each.gpus, 'GPU')}" if each.gpus else ""
         until = local_times(each.ends_by)
-        yield f"held by: job {each.id}{name} ({whose}tenant {visible(each.tenant)}){gpus}, until {until} at the latest"
+        ending = ", gives way to it" if each.gives_way else ", is ending" if each.ending else ""
+        holder = f"job {each.id}{name} ({whose}tenant {visible(each.tenant)}){gpus}{ending}"
+        yield f"held by: {holder}, until {until} at the latest"
     if answer.blocking_jobs > len(shown):
         yield f"held by: {counted(answer.blocking_jobs - len(shown), 'more job')}, which may end later"
     if answer.fits_by is not None:

@@ -68,7 +68,11 @@ class BlockingJobView(msgspec.Struct, frozen=True, kw_only=True):
     gpus: int | float
     """That the waiting job could use; of a shared one its share."""
     ends_by: str
-    """By its time limit, at the latest."""
+    """By its time limit, at the latest; of one that was told to end by its notice and grace."""
+    ending: bool = False
+    """Whether it was told to end."""
+    gives_way: bool = False
+    """Whether it was told to end so that the waiting job gets its GPUs."""
 
 
 class WhyView(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,7 +93,8 @@ class WhyView(msgspec.Struct, frozen=True, kw_only=True):
     lent: LentView | None = None
     """Who holds the GPUs of a guarantee that covers it, while it waits for GPUs; null where that isn't so."""
     blocked_by: list[BlockingJobView] = []
-    """Jobs that hold what it waits for; of many those that end first."""
+    """Jobs that hold what it waits for, on the nodes of its reservation or else on all that it may use; of many those
+    that end first."""
     blocking_jobs: int = 0
     """How many hold it in all."""
     preempted: str = ""
