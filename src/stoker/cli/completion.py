@@ -43,22 +43,29 @@ def _offering(ask: "Callable[[Client], _Offers]") -> Completer:
     """Return the completer that offers those of the words from `ask` that begin as the typed one does."""
 
     def complete(ctx: click.Context, parameter: click.Parameter, begun: str) -> "list[CompletionItem[str]]":
-        from click.shell_completion import CompletionItem
-
-        given = ctx.params.get(parameter.name or "") or ()
-        taken = {given} if isinstance(given, str) else set(given)
         try:
             with _at_most(WAIT_S), client_of(ctx, lambda notice: None) as client:
                 offers = ask(client)
         except (refused(), _TooSlow):  # N2
             return []
-        return [
-            CompletionItem(word, help=said or None)
-            for word, said in offers
-            if word.startswith(begun) and word not in taken and visible(word) == word
-        ]
+        return _matching(offers, ctx, parameter, begun)
 
     return complete
+
+
+def _matching(
+    offers: _Offers, ctx: click.Context, parameter: click.Parameter, begun: str
+) -> "list[CompletionItem[str]]":
+    """Return those that begin so and aren't on the line already (N1)."""
+    from click.shell_completion import CompletionItem
+
+    given = ctx.params.get(parameter.name or "") or ()
+    taken = {given} if isinstance(given, str) else set(given)
+    return [
+        CompletionItem(word, help=said or None)
+        for word, said in offers
+        if word.startswith(begun) and word not in taken and visible(word) == word
+    ]
 
 
 @contextmanager
@@ -85,7 +92,6 @@ def _jobs(client: "Client", state: str) -> _Offers:
 
 
 _open_jobs: Final = _offering(lambda client: _jobs(client, _OPEN))
-_signals: Final = _offering(lambda client: [(name, "") for name in SIGNALS])
 nodes: Final = _offering(lambda client: [(node.name, node.state.value) for node in client.nodes()])
 partitions: Final = _offering(lambda client: [(each.name, visible(each.comment)) for each in client.partitions()])
 tenants: Final = _offering(lambda client: [(each.name, visible(each.comment)) for each in client.tenants()])
@@ -94,7 +100,7 @@ tenants: Final = _offering(lambda client: [(each.name, visible(each.comment)) fo
 def _jobs_then_signal(ctx: click.Context, parameter: click.Parameter, begun: str) -> "list[CompletionItem[str]]":
     """Offer ids and names of signals on one line: a word that begins with a letter can only be a signal."""
     if begun[:1].isalpha():
-        return _signals(ctx, parameter, begun.upper().removeprefix("SIG"))
+        return _matching([(name, "") for name in SIGNALS], ctx, parameter, begun.upper().removeprefix("SIG"))
     return _open_jobs(ctx, parameter, begun)
 
 
