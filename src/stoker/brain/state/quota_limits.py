@@ -66,10 +66,7 @@ class QuotaLimits:
 
     def before(self, shape: Shape, usage: UsageTotals) -> Reason | None:
         """Return the limit that keeps one more job of this shape from starting now; None = none."""
-        limits = self._known.get(shape)
-        if limits is None:
-            limits = self._known[shape] = tuple(self._limits_on(shape))
-        for tenant, at, limit, asked in limits:
+        for tenant, at, limit, asked in self.on(shape):
             used = usage.by_tenant.get(tenant, NOTHING)[at]
             if used + asked > limit:
                 most, *rest = (amount_number(at, each) for each in (limit, used, asked))
@@ -78,6 +75,13 @@ class QuotaLimits:
         if self.pools.strict or usage.unlending:
             return self._shared(shape, usage)
         return None
+
+    def on(self, shape: Shape) -> Sequence[QuotaLimit]:
+        """Return the limits of tenants on what one job of this shape asks for (L1)."""
+        limits = self._known.get(shape)
+        if limits is None:
+            limits = self._known[shape] = tuple(self._limits_on(shape))
+        return limits
 
     def _limits_on(self, shape: Shape) -> list[QuotaLimit]:
         more = needs(shape.demand)
