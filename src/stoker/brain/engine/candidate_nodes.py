@@ -10,11 +10,12 @@ Limits: costs about 0.1 us per node that the selection admits, and 0.2 us more o
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Final
 
 from stoker.brain.domain.gpu import model_matches
 from stoker.brain.domain.ids import NodeName
+from stoker.brain.domain.node import Free
 from stoker.brain.engine.draft import Draft, unpacked
 from stoker.brain.state.view import GpuKinds, SelectedNodes, SharedRest
 
@@ -46,7 +47,7 @@ class CandidateNodes:
         self.draft = draft
         self.kinds: Sequence[GpuKinds] = [*admitted.by_kinds]
         """Sorted, since the order in which nodes registered must not change a plan."""
-        self._memories: dict[str, list[int]] = {}
+        self._memories: dict[str, list[int]] | None = None
         self._counts: dict[GpuKinds, dict[int, int]] | None = None
         self._at = 0
         """How many moves of the draft are in the counts or, once there is one, in the table of names."""
@@ -65,6 +66,8 @@ class CandidateNodes:
         """
         if not at_least_mb:
             return 0
+        if self._memories is None:
+            self._memories = {}
         sizes = self._memories.get(model)
         if sizes is None:
             gpus = {gpu for kinds in self.kinds for gpu in kinds}
@@ -97,6 +100,16 @@ class CandidateNodes:
                     _move(by_free[kinds], name, old, new)
             self._at = len(moved)
         return by_free
+
+    def free_on(self, kinds: GpuKinds) -> Iterator[Free]:
+        """Yield what is free on each node of one kind."""
+        free = self.draft.free
+        if self._by_free is not None or self.admitted.everywhere:
+            for names in self.by_free()[kinds].values():
+                yield from map(free.__getitem__, names)
+            return
+        for each in self.admitted.by_kinds[kinds]:
+            yield from [free[name] for name in each.names if name in free]
 
     def shared_rests(self) -> Sequence[SharedRest]:
         """Return what is left of GPUs with sharers, the fullest first. The next placement makes the answer stale."""
