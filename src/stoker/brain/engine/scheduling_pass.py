@@ -281,7 +281,8 @@ class SchedulingPass:
         if self._preempting:
             yield from in_order(self._queue_order, self._buckets, _AllBut(self._may_preempt))
         elif self._backfill.until == NEVER:
-            hidden = _Hidden(self.blocked, self._may_reserve) if self._reservable else self.blocked
+            comes_up = self._may_reserve if self._quota_order.is_busy else self._reservable.__contains__
+            hidden = _Hidden(self.blocked, comes_up) if self._reservable else self.blocked
             yield from in_order(self._queue_order, self._buckets, hidden)
         else:
             comes_up = self._backfill.comes_up if self._quota_order.is_busy else self._backfill.comes_up_in_time
