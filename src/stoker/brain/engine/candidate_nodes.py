@@ -11,6 +11,7 @@ Limits: costs about 0.1 us per node that the selection admits, and 0.2 us more o
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping, Sequence, Set
+from itertools import chain
 from typing import Final
 
 from stoker.brain.domain.gpu import model_matches
@@ -94,6 +95,9 @@ class CandidateNodes:
         if by_free is None:
             by_free = self._by_free = self._filled()
         if self._at < len(moved):
+            if not self._kinds_of:
+                for each in self.admitted.classes:
+                    self._kinds_of.update(dict.fromkeys(each.names, each.kinds))
             for name, old, new in moved[self._at :]:
                 kinds = self._kinds_of.get(name)
                 if kinds is not None:
@@ -130,18 +134,24 @@ class CandidateNodes:
         return shared
 
     def _filled(self) -> dict[GpuKinds, dict[int, list[NodeName]]]:
-        by_free: dict[GpuKinds, dict[int, list[NodeName]]] = {kinds: {} for kinds in self.kinds}
-        for each in self.admitted.classes:
-            self._kinds_of.update(dict.fromkeys(each.names, each.kinds))
         if self.admitted.everywhere:
             self._at = 0
-            for kinds, viewed in self.draft.by_free.items():
-                by_free[kinds] = {count: list(names) for count, names in viewed.items()}
-            return by_free
+            viewed = self.draft.by_free
+            return {
+                kinds: {count: list(names) for count, names in viewed.get(kinds, {}).items()} for kinds in self.kinds
+            }
         self._at, free_on = len(self.draft.moved), self.draft.free
-        for name in sorted(self._kinds_of):
-            if name in free_on:
-                by_free[self._kinds_of[name]].setdefault(len(free_on[name].gpus), []).append(name)
+        by_free: dict[GpuKinds, dict[int, list[NodeName]]] = {}
+        for kinds, classes in self.admitted.by_kinds.items():
+            by_count = by_free[kinds] = {}
+            for name in sorted(chain.from_iterable([each.names for each in classes])):
+                free = free_on.get(name)
+                if free is not None:
+                    names = by_count.get(len(free.gpus))
+                    if names is None:
+                        by_count[len(free.gpus)] = [name]
+                    else:
+                        names.append(name)
         return by_free
 
 
