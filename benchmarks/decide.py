@@ -10,10 +10,12 @@ floor measured in the same run, so that figures from two machines can be compare
     shared       placements, and full passes, where the jobs are of 16 tenants in a tree, each with a guarantee and
                  limits that are looked at and never met, and of both classes
     array        members of one array of 10,000 are placed, run and end, with a throttle and without
+    growth       with --growth instead of all these: a full pass over jobs with limits of 1 to 24 hours, behind jobs
+                 that end at as many times, while nodes, jobs, shapes and running attempts grow one at a time
 The floor of placements is the bare loop: take the next node's GPUs by number, build the same records, decide nothing.
 Priorities age: every job has waited for up to 30 hours. Times are CPU times, so that other programs don't count.
 
-Run: PYTHONPATH=src python -m benchmarks.decide [--nodes 5000] [--quick]
+Run: PYTHONPATH=src python -m benchmarks.decide [--nodes 5000] [--quick] [--growth]
 """
 
 import argparse
@@ -22,7 +24,7 @@ import random
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
@@ -56,6 +58,8 @@ _GANGS: Final = 10_000
 _COLLECTOR: Final = (10_000, 50, 100)
 """As the control plane sets it."""
 _T = TypeVar("_T")
+_BAR: Final = 50
+"""Characters of the longest bar."""
 _GpuDemand = tuple[int, Demand, Where]
 """Priority, demand and selection of one job."""
 
@@ -70,9 +74,11 @@ class Bench:
         labelled: Callable[[int], dict[str, str]] = lambda _: {},
         *,
         shared: bool = False,
+        limits_h: Sequence[int] = (24,),
     ) -> None:
+        """`limits_h` are the time limits that jobs have in turn, those that run too."""
         self.state = ClusterState()
-        self._shared = shared
+        self._shared, self._limits_h = shared, limits_h
         for tenant in _tree(nodes * _GPUS_PER_NODE) if shared else ():
             self.state.put_tenant(tenant)
         self.state.epoch = Epoch(1)
@@ -96,15 +102,16 @@ class Bench:
         if self._shared:
             tenant, job_class = TenantName(f"team-{job % _TEAMS}"), tuple(JobClass)[job // _TEAMS % 2]
             spec = replace(spec, tenant=tenant, job_class=job_class)
+        spec = replace(spec, time_limit_ms=self._limits_h[job % len(self._limits_h)] * HOUR_MS)
         count = spec.array.count if spec.array else 0
         members = Members(lazy=spec.array.indexes, waiting=count) if spec.array else None
         self.state.put_job(Job(id=job, uid="", spec=spec, by=_BY, submitted_at=at, members=members))
         self.state.next_job_id = JobId(job + 1 + count)
         return job
 
-    def occupy(self, name: NodeName, gpus: int, cpus: int, memory_mb: int) -> None:
-        """A job that runs there for ever."""
-        held = tuple(gpu.uuid for gpu in self.state.nodes[name].inventory.gpus[:gpus])
+    def occupy(self, name: NodeName, gpus: int, cpus: int, memory_mb: int, first: int = 0) -> None:
+        """A job that runs there from now on, on GPUs from the `first` on."""
+        held = tuple(gpu.uuid for gpu in self.state.nodes[name].inventory.gpus[first : first + gpus])
         placement = TaskPlacement(rank=0, node=name, gpus=held, cpus=cpus, memory_mb=memory_mb)
         job = self._put(_spec(Demand(gpu_count=gpus, cpus=cpus, memory_mb=memory_mb)), _NOW)
         attempt = Attempt(number=1, epoch=Epoch(1), tasks=(Task(placement=placement),), placed_at=_NOW)
@@ -243,11 +250,19 @@ class Full:
         self._repeats, self._gangs = repeats, gangs
 
     def measure(
-        self, name: str, free: Sequence[int], wish: Callable[[random.Random, int], _GpuDemand], *, shared: bool = False
+        self,
+        name: str,
+        free: Sequence[int],
+        wish: Callable[[random.Random, int], _GpuDemand],
+        *,
+        shared: bool = False,
+        limits_h: Sequence[int] = (24,),
     ) -> None:
         """`free` are the numbers of free GPUs that nodes have; `wish` gives the n-th gang."""
         dice = random.Random(2)
-        bench = Bench(200, cpus=128, labelled=lambda number: {"rack": f"r{number // 8}"}, shared=shared)
+        bench = Bench(
+            200, cpus=128, labelled=lambda number: {"rack": f"r{number // 8}"}, shared=shared, limits_h=limits_h
+        )
         for node in list(bench.state.nodes):
             bench.occupy(node, 8 - dice.choice(free), 128 - dice.randrange(0, 64), 2**20 - dice.randrange(2**18))
         bench.submit([wish(dice, number) for number in range(self._gangs)], dice)
@@ -255,11 +270,13 @@ class Full:
         gc.freeze()
         first_s, first = _timed(bench.propose)
         bench.carry_out(first)
+        while bench.carry_out(bench.propose()):
+            pass  # with as many looks as a pass has backfill finds more of them
         took = []
         for _ in range(self._repeats):
             seconds, again = _timed(bench.propose)
             assert not any(isinstance(each, Place) for each in again.actions), (
-                "the first pass left out a gang that fits"
+                "the passes before left out a gang that fits"
             )
             took.append(seconds * 1e3)
         assert not shared or len(bench.state.indexes.usage_ledger.by_class) == len(JobClass), "it isn't shared"
@@ -267,6 +284,48 @@ class Full:
         print(f"{name:22} {len(again.reasons):6} shapes: ", end="")
         print(f"median {statistics.median(took):5.1f} ms, best {min(took):5.1f} ms ({', '.join(codes)});", end=" ")
         print(f"the pass before: {len(first.actions)} placements, {first_s * 1e3:.1f} ms")
+
+
+class Size(NamedTuple):
+    """What the time of a pass may depend on."""
+
+    nodes: int
+    jobs: int
+    shapes: int
+    running: int
+
+    def pass_ms(self, repeats: int) -> float:
+        """The median of full passes, in milliseconds."""
+        dice = random.Random(3)
+        bench = Bench(self.nodes, cpus=128, limits_h=range(1, 25))
+        names = list(bench.state.nodes)
+        for number in range(min(self.running, self.nodes * _GPUS_PER_NODE)):
+            bench.occupy(names[number % self.nodes], 1, 4, 2**14, first=number // self.nodes)
+        gangs = [_gang(dice, number) for number in range(self.shapes)]
+        bench.submit([gangs[number % self.shapes] for number in range(self.jobs)], dice)
+        while bench.carry_out(bench.propose()):
+            pass
+        gc.collect()
+        gc.freeze()
+        found = statistics.median(_timed(bench.propose)[0] for _ in range(repeats)) * 1e3
+        gc.unfreeze()
+        return found
+
+
+def growth(repeats: int, base: Size) -> None:
+    """Print the time of a pass while one of its sizes grows and the others stay."""
+    print(f"growth       full passes of {base.jobs:,} gangs of {base.shapes:,} shapes on {base.nodes:,} x 8, ", end="")
+    print(f"{base.running:,} running attempts; but for")
+    for name in Size._fields:
+        value = getattr(base, name)
+        most = base.nodes * _GPUS_PER_NODE if name == "running" else base.jobs if name == "shapes" else value * 10
+        points = {each: None for part in (10, 4, 2, 1) if (each := max(1, value // part))} | {
+            each: None for times in (2, 4, 10) if (each := min(value * times, most))
+        }
+        took = {each: base._replace(**{name: each}).pass_ms(repeats) for each in points}
+        for each, took_ms in took.items():
+            bar = "#" * round(_BAR * took_ms / max(took.values()))
+            print(f"{name:12} {each:9,} {took_ms:9.1f} ms  {bar}")
 
 
 def full_passes(repeats: int, gangs: int) -> None:
@@ -277,6 +336,7 @@ def full_passes(repeats: int, gangs: int) -> None:
     full.measure("mixed, shared", some, lambda dice, _: _gang(dice, dice.choice((0, 16_384))), shared=True)
     full.measure("unlike, shared", some, lambda dice, n: _gang(dice, n), shared=True)
     full.measure("unlike in memory", some, lambda dice, n: _gang(dice, n))
+    full.measure("the same, 24 ends", some, lambda dice, n: _gang(dice, n), limits_h=range(1, 25))
     full.measure("the same, all busy", none, lambda dice, n: _gang(dice, n))
     full.measure("the same, 20 selections", some, lambda dice, n: _gang(dice, n, where=dice.choice(racks)))
     full.measure("unlike in selection", some, lambda dice, _: _gang(dice, 0, where=_any_racks(dice)))
@@ -339,9 +399,16 @@ def main() -> None:
     options.add_argument("--nodes", type=int, default=5_000)
     options.add_argument("--gangs", type=int, default=_GANGS, help="that wait; and members of the arrays")
     options.add_argument("--quick", action="store_true", help="a tenth of the nodes, and few passes")
+    options.add_argument("--growth", action="store_true", help="how a pass grows with the cluster and its queue")
     chosen = options.parse_args()
     nodes, repeats = (chosen.nodes // 10, 3) if chosen.quick else (chosen.nodes, 30)
     gc.set_threshold(*_COLLECTOR)
+    if chosen.growth:
+        size = max(1, nodes // 25)
+        growth(
+            min(repeats, 10), Size(nodes=size, jobs=chosen.gangs, shapes=max(1, chosen.gangs // 10), running=size * 4)
+        )
+        return
     placements(nodes)
     placements(nodes, shared=True)
     selected(nodes)

@@ -59,6 +59,7 @@ def test_every_benchmark_has_a_tiny_run_and_make_bench_runs_it() -> None:
             pytest.param(*each, id=each[0], marks=() if each[0] in QUICK else pytest.mark.heavy)
             for each in TINY.items()
         ),
+        pytest.param("decide", (*DECIDE, "--growth"), id="growth of a pass"),
         *(pytest.param(*each, id=f"{each[0]} over TLS", marks=pytest.mark.heavy) for each in OVER_TLS.items()),
     ],
 )

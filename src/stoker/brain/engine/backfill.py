@@ -49,8 +49,8 @@ class Backfill:
     def comes_up(self, shape: Shape) -> bool:
         """Return whether a blocked shape comes up again in this round: once, where there may be enough GPUs (L1)."""
         found = self._blocked[shape]
-        if shape in self._unblocked or not isinstance(found, GpuChoices):
-            return False
+        if shape in self._unblocked or not isinstance(found, GpuChoices) or shape.demand.tasks > found.at_most:
+            return False  # what wasn't free at the start never is
         at_most = self._at_most.get(found)
         if at_most is None:
             at_most = self._at_most[found] = found.last.at_most()

@@ -10,11 +10,13 @@ Limits: costs about 0.1 us per node that the selection admits, and 0.2 us more o
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence, Set
+from itertools import chain
 from typing import Final
 
 from stoker.brain.domain.gpu import model_matches
 from stoker.brain.domain.ids import NodeName
+from stoker.brain.domain.node import Free
 from stoker.brain.engine.draft import Draft, unpacked
 from stoker.brain.state.view import GpuKinds, SelectedNodes, SharedRest
 
@@ -46,7 +48,7 @@ class CandidateNodes:
         self.draft = draft
         self.kinds: Sequence[GpuKinds] = [*admitted.by_kinds]
         """Sorted, since the order in which nodes registered must not change a plan."""
-        self._memories: dict[str, list[int]] = {}
+        self._memories: dict[str, list[int]] | None = None
         self._counts: dict[GpuKinds, dict[int, int]] | None = None
         self._at = 0
         """How many moves of the draft are in the counts or, once there is one, in the table of names."""
@@ -65,6 +67,8 @@ class CandidateNodes:
         """
         if not at_least_mb:
             return 0
+        if self._memories is None:
+            self._memories = {}
         sizes = self._memories.get(model)
         if sizes is None:
             gpus = {gpu for kinds in self.kinds for gpu in kinds}
@@ -91,12 +95,25 @@ class CandidateNodes:
         if by_free is None:
             by_free = self._by_free = self._filled()
         if self._at < len(moved):
+            if not self._kinds_of:
+                for each in self.admitted.classes:
+                    self._kinds_of.update(dict.fromkeys(each.names, each.kinds))
             for name, old, new in moved[self._at :]:
                 kinds = self._kinds_of.get(name)
                 if kinds is not None:
                     _move(by_free[kinds], name, old, new)
             self._at = len(moved)
         return by_free
+
+    def free_on(self, kinds: GpuKinds) -> Iterator[Free]:
+        """Yield what is free on each node of one kind."""
+        free = self.draft.free
+        if self._by_free is not None or self.admitted.everywhere:
+            for names in self.by_free()[kinds].values():
+                yield from map(free.__getitem__, names)
+            return
+        for each in self.admitted.by_kinds[kinds]:
+            yield from [free[name] for name in each.names if name in free]
 
     def shared_rests(self) -> Sequence[SharedRest]:
         """Return what is left of GPUs with sharers, the fullest first. The next placement makes the answer stale."""
@@ -117,18 +134,24 @@ class CandidateNodes:
         return shared
 
     def _filled(self) -> dict[GpuKinds, dict[int, list[NodeName]]]:
-        by_free: dict[GpuKinds, dict[int, list[NodeName]]] = {kinds: {} for kinds in self.kinds}
-        for each in self.admitted.classes:
-            self._kinds_of.update(dict.fromkeys(each.names, each.kinds))
         if self.admitted.everywhere:
             self._at = 0
-            for kinds, viewed in self.draft.by_free.items():
-                by_free[kinds] = {count: list(names) for count, names in viewed.items()}
-            return by_free
+            viewed = self.draft.by_free
+            return {
+                kinds: {count: list(names) for count, names in viewed.get(kinds, {}).items()} for kinds in self.kinds
+            }
         self._at, free_on = len(self.draft.moved), self.draft.free
-        for name in sorted(self._kinds_of):
-            if name in free_on:
-                by_free[self._kinds_of[name]].setdefault(len(free_on[name].gpus), []).append(name)
+        by_free: dict[GpuKinds, dict[int, list[NodeName]]] = {}
+        for kinds, classes in self.admitted.by_kinds.items():
+            by_count = by_free[kinds] = {}
+            for name in sorted(chain.from_iterable([each.names for each in classes])):
+                free = free_on.get(name)
+                if free is not None:
+                    names = by_count.get(len(free.gpus))
+                    if names is None:
+                        by_count[len(free.gpus)] = [name]
+                    else:
+                        names.append(name)
         return by_free
 
 

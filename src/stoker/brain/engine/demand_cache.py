@@ -155,11 +155,12 @@ class DemandCache:
         self.mixed = mixed
         self.gpu_count = sample.gpu_count
         self.per_node = sample.tasks_per_node or UNBOUNDED
-        judged = {kinds: gpu_counting(kinds, sample, mixed=mixed) for kinds in candidates.kinds}
-        self.by_count = {
-            kinds: how is GpuCounting.BY_COUNT for kinds, how in judged.items() if how is not GpuCounting.NEVER
-        }
+        self.by_count: dict[GpuKinds, bool] = {}
         """Kinds that may serve, and whether counting their free GPUs is enough."""
+        for kinds in candidates.kinds:
+            how = gpu_counting(kinds, sample, mixed=mixed)
+            if how is not GpuCounting.NEVER:
+                self.by_count[kinds] = how is GpuCounting.BY_COUNT
         self._at_most, self._at_most_grown = UNBOUNDED, -1
         self._misses = 0
         self._capacity: Capacity | None = None
@@ -228,23 +229,21 @@ class DemandCache:
     def gpu_capacity(self) -> GpuCapacity:
         """Return what the GPUs that are free now would allow."""
         slots = spread = free = best = 0
-        per_node = self.per_node
-        for gpus, serves, nodes in self._serving():
-            slots += serves * nodes
-            spread += (serves if serves < per_node else per_node) * nodes
-            free += gpus * nodes
-            if gpus > best:
-                best = gpus
-        return GpuCapacity(slots, spread, free, best)
-
-    def _serving(self) -> Iterator[tuple[int, int, int]]:
-        """Suitable GPUs, the tasks that they serve, and the number of nodes of which that is true."""
-        counts = self.candidates.counts()
+        per_task, per_node, counts = self.gpu_count, self.per_node, self.candidates.counts()
         for kinds, by_count in self.by_count.items():
             if by_count:
-                yield from ((count, self.slots(count), nodes) for count, nodes in counts[kinds].items())
+                serving = [
+                    (count, count // per_task if per_task else UNBOUNDED, n) for count, n in counts[kinds].items()
+                ]
             else:
-                yield from ((*self.gpus_of(free), 1) for free in self._free_on(kinds))
+                serving = [(*self.gpus_of(each), 1) for each in self._free_on(kinds)]
+            for gpus, serves, nodes in serving:
+                slots += serves * nodes
+                spread += (serves if serves < per_node else per_node) * nodes
+                free += gpus * nodes
+                if gpus > best:
+                    best = gpus
+        return GpuCapacity(slots, spread, free, best)
 
     def rows(self) -> list[CapacityRow]:
         """Return what is free now on each candidate node that serves."""
@@ -263,8 +262,7 @@ class DemandCache:
         return rows
 
     def _free_on(self, kinds: GpuKinds) -> Iterator[Free]:
-        for names in self.candidates.by_free()[kinds].values():
-            yield from map(self.candidates.draft.free.__getitem__, names)
+        yield from self.candidates.free_on(kinds)
 
     def gpus_of(self, free: Free) -> tuple[int, int]:
         """Return the number of suitable GPUs, and of the tasks that they alone would serve."""
@@ -298,4 +296,4 @@ def mixing_helps(candidates: CandidateNodes, demand: Demand) -> bool:
     """
     if demand.gpu_model or demand.gpu_count < 2:
         return False
-    return any(len({model for model, _ in kinds}) > 1 for kinds in candidates.kinds)
+    return any(len(kinds) > 1 and len({model for model, _ in kinds}) > 1 for kinds in candidates.kinds)

@@ -13,12 +13,14 @@ Rules: X1  no node ever registered: `no_nodes`; none that is selected: `no_selec
        X7  before X2 to X5: with what is free on nodes that haven't returned it would fit: `nodes_returning`
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from stoker.brain.domain.demand import Demand, Shape
 from stoker.brain.domain.errors import Facts
 from stoker.brain.domain.gpu import gpus_number
+from stoker.brain.domain.ids import NodeName
+from stoker.brain.domain.node import Free
 from stoker.brain.domain.plan import Reservation
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.reason import Reason, ReasonCode
@@ -70,24 +72,30 @@ def none_selected(view: View, shape: Shape) -> Reason:
 class WaitExplanation:
     """Explanation of why shapes with one demand for GPUs wait, asked at the end of a pass (X6)."""
 
-    __slots__ = ("_cache", "_capacity", "_gpus", "_of_gpus", "_returning", "_satisfiability", "_together")
+    __slots__ = ("_cache", "_gpus", "_of_gpus", "_returning", "_satisfiability", "_together")
 
     def __init__(self, class_status: NodeClassStatus, cache: DemandCache) -> None:
         self._cache = cache
         self._satisfiability = Satisfiability(class_status, cache)
-        self._capacity, self._gpus = cache.capacity(), cache.gpu_capacity()
-        away = class_status.returning
-        names = (name for each in cache.candidates.admitted.classes for name in each.names if name in away)
-        rows = cache.rows_of(away[name] for name in names) if away else []
-        self._returning = len(rows)
-        """Nodes that haven't returned and have GPUs free for it."""
-        self._together = Capacity(lambda: cache.rows() + rows)
+        self._gpus = cache.gpu_capacity()
+        self._returning = 0
+        self._together: Capacity | None = None
+        """Nodes that haven't returned and have GPUs free for it, and the capacity of them and all others."""
+        if class_status.returning:
+            self._count_returning(class_status.returning)
         self._of_gpus: dict[int, Reason] = {}
         """By number of tasks: many shapes differ only in what they ask beside their GPUs."""
 
+    def _count_returning(self, away: Mapping[NodeName, Free]) -> None:
+        cache = self._cache
+        names = (name for each in cache.candidates.admitted.classes for name in each.names if name in away)
+        rows = cache.rows_of(away[name] for name in names)
+        self._returning, self._together = len(rows), Capacity(lambda: cache.rows() + rows)
+
     def why(self, demand: Demand) -> Reason | None:
         """Return the reason by X2, X3, X5 and X7; None when it would fit, but for ports."""
-        if self._returning and self._together.holds(demand) and not self._capacity.holds(demand):
+        together = self._together
+        if together and self._returning and together.holds(demand) and not self._cache.capacity().holds(demand):
             return Reason(ReasonCode.NODES_RETURNING, {"returning": self._returning})
         return self._satisfiability.never(demand) or self._short_of(demand)
 
@@ -116,11 +124,12 @@ class WaitExplanation:
         if gpus.spread < tasks:
             facts = {"tasks": tasks, "per_node": demand.tasks_per_node, "room": gpus.spread}
             return Reason(ReasonCode.INSUFFICIENT_NODES, {**facts})
-        with_cpus = self._capacity.with_cpus(demand.cpus)
+        capacity = self._cache.capacity()
+        with_cpus = capacity.with_cpus(demand.cpus)
         if with_cpus.tasks < tasks:
             return Reason(
                 ReasonCode.INSUFFICIENT_CPUS,
-                {"needed": demand.cpus, "best": self._capacity.best_cpus, "tasks": tasks, "room": with_cpus.tasks},
+                {"needed": demand.cpus, "best": capacity.best_cpus, "tasks": tasks, "room": with_cpus.tasks},
             )
         with_memory = with_cpus.tasks_with(demand.memory_mb)
         if with_memory < tasks:

@@ -75,7 +75,7 @@ class Search:
         gpus, cpus, memory_mb = demand.gpu_count * tasks, demand.cpus * tasks, demand.memory_mb * tasks
         by_count, free_on, barred = self.cache.by_count[kinds], self._free_on, self.barred
         best: _Tightness | None = None
-        compared = 0
+        compared = best_cpus = best_memory_mb = 0
         for name in names:
             free = free_on[name]
             if free.cpus < cpus or free.memory_mb < memory_mb or name in besides or name in barred:
@@ -85,9 +85,17 @@ class Search:
                 suitable, slots = self.cache.gpus_of(free)
                 if slots < tasks:
                     continue
+            # Most nodes are no better, which is known before a key is made: names ascend.
+            elif best is not None and (
+                free.cpus > best_cpus or (free.cpus == best_cpus and free.memory_mb >= best_memory_mb)
+            ):
+                compared += 1
+                if compared == CANDIDATES_MAX:
+                    break
+                continue
             key = (suitable - gpus, bool(kinds), free.cpus - cpus, free.memory_mb - memory_mb, name)
             if best is None or key < best:
-                best = key
+                best, best_cpus, best_memory_mb = key, free.cpus, free.memory_mb
             compared += 1
             if compared == CANDIDATES_MAX:
                 break

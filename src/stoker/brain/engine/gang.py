@@ -16,6 +16,7 @@ Source: torch.distributed's `env://` rendezvous wants one TCP port at rank 0, kn
 """
 
 from collections.abc import Sequence
+from operator import attrgetter
 from typing import Final
 
 from msgspec.structs import replace
@@ -32,6 +33,7 @@ from stoker.brain.engine.fit import NodeFit, Search
 from stoker.brain.engine.shares import choose_shares
 from stoker.brain.state.view import View
 
+_model_of = attrgetter("model")
 _ATTEMPT_STRIDE: Final = 101
 """How far apart two attempts of one job look: past the ports of the hundred jobs submitted next to it."""
 
@@ -39,11 +41,12 @@ _ATTEMPT_STRIDE: Final = 101
 def fit_gang(search: Search) -> list[NodeFit] | None:
     """Return nodes for every task of the demand that is searched for; None when it doesn't fit whole."""
     tasks = search.demand.tasks
-    if not search.cache.may_hold(tasks):
-        return None
-    if tasks == 1:
+    if tasks == 1 <= search.cache.at_most():
         found = search.tightest(1)
-        return [found] if found is not None else None
+        if found is not None:
+            return [found]
+    if not search.cache.may_hold(tasks) or tasks == 1:
+        return None
     return _spread(search, tasks)
 
 
@@ -82,7 +85,7 @@ def choose_gpus(suitable: Sequence[Gpu], gpu_count: int, tasks: int) -> list[tup
     assert len(suitable) >= gpu_count * tasks, f"{len(suitable)} GPUs for {tasks} tasks of {gpu_count}"
     if not gpu_count:
         return [()] * tasks
-    if len({gpu.model for gpu in suitable}) == 1:
+    if len(set(map(_model_of, suitable))) == 1:
         uuids = [gpu.uuid for gpu in suitable[: gpu_count * tasks]]
         return [tuple(uuids[at : at + gpu_count]) for at in range(0, len(uuids), gpu_count)]
     return _of_several_models(suitable, gpu_count, tasks)

@@ -63,11 +63,12 @@ class GuaranteeHold:
         False when nothing can be held (K3).
         """
         demand = shape.demand
-        targets = self._targets.get((candidates, demand))
+        key = candidates, demand
+        targets = self._targets.get(key)
         if targets is None:
             if len(self._targets) == HOLD_DEMANDS_MAX:
                 return False
-            targets = self._targets[candidates, demand] = sorted(
+            targets = self._targets[key] = sorted(
                 self._found(candidates, demand),
                 key=lambda target: (target.node not in reserved, -self._free(target, demand), target.node),
             )

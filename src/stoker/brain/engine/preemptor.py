@@ -47,7 +47,8 @@ class Preemptor:
         """Of those for whom this pass told others to: where they will run."""
         self._search: VictimSearch | None = None
         """None = nobody had to be looked for."""
-        self._tries_left = WAITING_MAX
+        self.tries_left = WAITING_MAX
+        """Jobs for which it may still be looked who gives way."""
         self._in_vain: dict[Shape, None] = {}
         """Shapes for which nobody may give way, or it wouldn't help."""
 
@@ -58,14 +59,14 @@ class Preemptor:
 
     def may_help_any(self) -> bool:
         """Return whether others may have to give way to any job still."""
-        if not self._policy.preemptions_max or self._tries_left <= 0:
+        if not self._policy.preemptions_max or self.tries_left <= 0:
             return False
         return bool(self._view.preemptible) or self._order.is_anyone_owed
 
     def may_help(self, shape: Shape) -> bool:
         """Return whether it is worth a look who might give way to a blocked job. Costs next to nothing."""
         demand = shape.demand
-        if not self._policy.preemptions_max or not demand.gpu_count or demand.shares or self._tries_left <= 0:
+        if not self._policy.preemptions_max or not demand.gpu_count or demand.shares or self.tries_left <= 0:
             return False
         if shape in self._in_vain or not (self._view.preemptible or self._order.is_within_guarantee(shape)):
             return False
@@ -82,7 +83,7 @@ class Preemptor:
         shape = candidate.shape
         if candidate.job in self.claiming:
             return None
-        self._tries_left -= 1
+        self.tries_left -= 1
         if over_at != NEVER and self._will_backfill(over_at, searches):
             return None
         if self._search is None:

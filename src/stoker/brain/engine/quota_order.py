@@ -32,6 +32,8 @@ _LATER: Final = 1_000
 
 _Row = list[int]
 """Use of one class or tenant, with the fields of an Amount; changed in place."""
+_UNBOUND: Final[Sequence[tuple[_Row, int, int]]] = ((_Row(), 0, 0),)
+"""Stands for limits that what others hold is part of."""
 
 
 class _Account(NamedTuple):
@@ -91,7 +93,18 @@ class QuotaOrder:
     """The order by quota in one pass: of no effect where there are no guarantees and limits."""
 
     __slots__ = (
-        *("_contended", "_guaranteed", "_limits", "_needs", "_owed", "_promised", "_standings", "_view", "_waiting"),
+        *(
+            "_bounds",
+            "_contended",
+            "_guaranteed",
+            "_limits",
+            "_needs",
+            "_owed",
+            "_promised",
+            "_standings",
+            "_view",
+            "_waiting",
+        ),
         *("is_busy", "used"),
     )
 
@@ -107,6 +120,7 @@ class QuotaOrder:
         """The most that a job of a tenant and class may ask for within a guarantee, until something is taken."""
         self._standings: dict[Shape, int] = {}
         """Of shapes that were asked about, until something is taken."""
+        self._bounds: dict[Shape, Sequence[tuple[_Row, int, int]]] = {}
         self._needs: dict[Shape, tuple[tuple[int, int], ...]] = {}
         self._limits = QuotaLimits(view.tenants, view.pools, usage.held_milli + view.free_milli)
         self._guaranteed = view.pools.guaranteed_milli(self._limits.gpu_milli)
@@ -114,7 +128,25 @@ class QuotaOrder:
 
     def limit_reached(self, shape: Shape) -> Reason | None:
         """Return the limit that one more job of this shape would break (W1)."""
-        return self._limits.before(shape, self.used) if self.is_busy else None
+        if not self.is_busy:
+            return None
+        bounds = self._bounds.get(shape)
+        if bounds is None:
+            bounds = self._bounds[shape] = self._bounds_of(shape)
+        if bounds is not _UNBOUND:
+            for row, at, most in bounds:
+                if row[at] > most:
+                    break
+            else:
+                return None
+        return self._limits.before(shape, self.used)
+
+    def _bounds_of(self, shape: Shape) -> Sequence[tuple[_Row, int, int]]:
+        """What may be in use at most so that one more job of this shape breaks no limit; _UNBOUND = it depends."""
+        if self._limits.pools.strict or self.used.unlending:
+            return _UNBOUND
+        rows = self.used.by_tenant
+        return tuple((rows[each.tenant], each.at, each.limit - each.asked) for each in self._limits.on(shape))
 
     def guaranteed_to(self, job_class: JobClass) -> int:
         """Return the thousandths of GPUs that a class pool is guaranteed."""

@@ -6,7 +6,7 @@ Limits: nodes of one class are judged once per demand for GPUs, and no more clas
         nothing fits costs a walk over all classes.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from stoker.brain.domain.demand import Demand
@@ -24,16 +24,28 @@ _READY, _PAUSED, _FORGOTTEN = "ready", "paused", "forgotten"
 _UNREACHABLE, _FAULTY, _DRAINING = "unreachable", "faulty", "draining"
 
 
+class _ReadyCapacity(NamedTuple):
+    """Capacity of the ready nodes of a class for a demand for GPUs."""
+
+    slots: int
+    """Tasks that the GPUs of each serve, no more than may share a node."""
+    cpus: int
+    memory_mb: int
+    nodes: int
+
+
 class NodeClassStatus:
     """Availability of the nodes of each class, computed once for a pass and shared by selections."""
 
-    __slots__ = ("_counts", "_firsts", "_nodes", "_slots", "free", "returning")
+    __slots__ = ("_counts", "_firsts", "_nodes", "_ready", "_slots", "free", "returning")
 
     def __init__(self, view: View) -> None:
         self._nodes = view.nodes
         self.free, self.returning = view.free, view.returning
         self._counts: dict[NodeClass, dict[str, int]] = {}
         self._firsts: dict[NodeClass, dict[str, NodeName]] = {}
+        self._ready: dict[tuple[str, int, int, int, int], _ReadyByClass] = {}
+        """By demand for GPUs, and how many tasks may share a node."""
         self._slots: dict[tuple[NodeClass, str, int, int, int], int] = {}
 
     def slots(self, node_class: NodeClass, demand: Demand) -> int:
@@ -45,6 +57,15 @@ class NodeClassStatus:
         if slots is None:
             slots = self._slots[key] = slots_ever(node_class.inventory.gpus, demand)
         return slots
+
+    def ready_capacity(self, cache: DemandCache) -> "_ReadyByClass":
+        """Return what ready nodes would hold of the demand for GPUs of a cache. Selections share the answer."""
+        sample = cache.sample
+        key = sample.gpu_model, sample.gpu_memory_mb, sample.gpu_count, sample.gpu_share, cache.per_node
+        found = self._ready.get(key)
+        if found is None:
+            found = self._ready[key] = _ReadyByClass(self, sample, cache.per_node)
+        return found
 
     def counts(self, node_class: NodeClass) -> Mapping[str, int]:
         """Return how many nodes are in service, and how many aren't for which reason."""
@@ -91,33 +112,34 @@ class NodeClassStatus:
         return Reason(ReasonCode.NODES_PAUSED, {"paused": len(pauses), **facts})
 
 
-class _ReadyCapacity(NamedTuple):
-    """Capacity of the ready nodes of a class for a demand for GPUs."""
+class _ReadyByClass(dict[NodeClass, _ReadyCapacity]):
+    """Capacity of the ready nodes of classes for one demand for GPUs, made when a class is first asked for."""
 
-    slots: int
-    """Tasks that the GPUs of each serve, no more than may share a node."""
-    cpus: int
-    memory_mb: int
-    nodes: int
+    def __init__(self, class_status: NodeClassStatus, sample: Demand, per_node: int) -> None:
+        super().__init__()
+        self._class_status, self._sample, self._per_node = class_status, sample, per_node
+
+    def __missing__(self, node_class: NodeClass) -> _ReadyCapacity:
+        ready, has = self._class_status.counts(node_class)[_READY], node_class.inventory
+        slots = min(self._class_status.slots(node_class, self._sample), self._per_node)
+        row = self[node_class] = _ReadyCapacity(slots, has.cpus, has.memory_mb, ready)
+        return row
 
 
 class Satisfiability:
     """The candidate nodes of one demand for GPUs, as if nothing ran."""
 
-    __slots__ = ("_cache", "_class_status", "_more", "_rows")
+    __slots__ = ("_cache", "_class_status", "_ready")
 
     def __init__(self, class_status: NodeClassStatus, cache: DemandCache) -> None:
         self._class_status = class_status
         self._cache = cache
-        self._rows: list[_ReadyCapacity] = []
-        self._more = self._make_rows()
+        self._ready = class_status.ready_capacity(cache)
 
     def never(self, demand: Demand) -> Reason | None:
         """Return why the nodes that are ready wouldn't hold it even if they were empty; None when they would."""
         tasks, cpus, memory_mb, found = demand.tasks, demand.cpus, demand.memory_mb, 0
-        rows, at = self._rows, 0
-        while at < len(rows) or next(self._more, None) is not None:
-            here, has_cpus, has_memory, nodes = rows[at]
+        for here, has_cpus, has_memory, nodes in map(self._ready.__getitem__, self._cache.candidates.admitted.classes):
             if cpus and here * cpus > has_cpus:
                 here = has_cpus // cpus
             if memory_mb and here * memory_mb > has_memory:
@@ -125,18 +147,7 @@ class Satisfiability:
             found += here * nodes
             if found >= tasks:
                 return None
-            at += 1
         return self._why(demand)
-
-    def _make_rows(self) -> Iterator[_ReadyCapacity]:
-        """Makes one more with each step."""
-        for each in self._cache.candidates.admitted.classes:
-            ready = self._class_status.counts(each)[_READY]
-            slots = min(self._class_status.slots(each, self._cache.sample), self._cache.per_node)
-            if ready and slots:
-                row = _ReadyCapacity(slots, each.inventory.cpus, each.inventory.memory_mb, ready)
-                self._rows.append(row)
-                yield row
 
     def _why(self, demand: Demand) -> Reason:
         admitted = self._cache.candidates.admitted

@@ -212,7 +212,8 @@ class SchedulingPass:
         return self._preemptor.may_help_any()
 
     def _may_preempt(self, shape: Shape) -> bool:
-        return isinstance(self.blocked.get(shape), GpuChoices) and self._preemptor.may_help(shape)
+        helps = self._preemptor.tries_left > 0 and isinstance(self.blocked.get(shape), GpuChoices)
+        return helps and self._preemptor.may_help(shape)
 
     def preempt(self, candidate: Candidate) -> Preempt | None:
         """Return who is to give way to a blocked job. What is free of its future places is kept for it from now on."""
@@ -280,7 +281,8 @@ class SchedulingPass:
         if self._preempting:
             yield from in_order(self._queue_order, self._buckets, _AllBut(self._may_preempt))
         elif self._backfill.until == NEVER:
-            hidden = _Hidden(self.blocked, self._may_reserve) if self._reservable else self.blocked
+            comes_up = self._may_reserve if self._quota_order.is_busy else self._reservable.__contains__
+            hidden = _Hidden(self.blocked, comes_up) if self._reservable else self.blocked
             yield from in_order(self._queue_order, self._buckets, hidden)
         else:
             comes_up = self._backfill.comes_up if self._quota_order.is_busy else self._backfill.comes_up_in_time
@@ -331,7 +333,9 @@ class SchedulingPass:
         """Hold what one job of a shape waits for. What a reservation keeps for it is held instead, and more (K2)."""
         job = self._reserved_for.pop(shape, None)
         nodes = self.reservations.release(job) if job is not None else ()
-        return self._guarantee_hold.hold(self._candidates_of(shape), shape, nodes)
+        choices = self.blocked[shape]
+        assert isinstance(choices, GpuChoices), f"a job waits for more than nodes, and its standing is held: {shape}"
+        return self._guarantee_hold.hold(choices.last.candidates, shape, nodes)
 
     def _waiting_before(self) -> Iterator[Bucket]:
         for bucket in self._buckets:

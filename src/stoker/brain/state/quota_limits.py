@@ -56,20 +56,19 @@ class QuotaLimit(NamedTuple):
 class QuotaLimits:
     """The limits there are now, for a cluster with so many thousandths of GPUs in service: free or held."""
 
-    __slots__ = ("_known", "_tenants", "gpu_milli", "pools")
+    __slots__ = ("_known", "_of_path", "_tenants", "gpu_milli", "pools")
 
     def __init__(self, tenants: Mapping[TenantName, Tenant], pools: Pools, gpu_milli: int) -> None:
         self._tenants = tenants
         self.pools = pools
         self.gpu_milli = gpu_milli
         self._known: dict[Shape, tuple[QuotaLimit, ...]] = {}
+        self._of_path: dict[TenantName, list[tuple[TenantName, int, int]]] = {}
+        """Tenant, field of an Amount and limit, of a tenant and of those above it."""
 
     def before(self, shape: Shape, usage: UsageTotals) -> Reason | None:
         """Return the limit that keeps one more job of this shape from starting now; None = none."""
-        limits = self._known.get(shape)
-        if limits is None:
-            limits = self._known[shape] = tuple(self._limits_on(shape))
-        for tenant, at, limit, asked in limits:
+        for tenant, at, limit, asked in self.on(shape):
             used = usage.by_tenant.get(tenant, NOTHING)[at]
             if used + asked > limit:
                 most, *rest = (amount_number(at, each) for each in (limit, used, asked))
@@ -79,14 +78,23 @@ class QuotaLimits:
             return self._shared(shape, usage)
         return None
 
+    def on(self, shape: Shape) -> Sequence[QuotaLimit]:
+        """Return the limits of tenants on what one job of this shape asks for (L1)."""
+        limits = self._known.get(shape)
+        if limits is None:
+            limits = self._known[shape] = tuple(self._limits_on(shape))
+        return limits
+
     def _limits_on(self, shape: Shape) -> list[QuotaLimit]:
+        limits = self._of_path.get(shape.tenant)
+        if limits is None:
+            path = path_of(self._tenants, shape.tenant)
+            limits = [(tenant.name, at, limit) for tenant in path for at, limit in limits_of(tenant.quota)]
+            self._of_path[shape.tenant] = limits
+        if not limits:
+            return []
         more = needs(shape.demand)
-        return [
-            QuotaLimit(tenant.name, at, limit, more[at])
-            for tenant in path_of(self._tenants, shape.tenant)
-            for at, limit in limits_of(tenant.quota)
-            if more[at]
-        ]
+        return [QuotaLimit(tenant, at, limit, more[at]) for tenant, at, limit in limits if more[at]]
 
     def _shared(self, shape: Shape, usage: UsageTotals) -> Reason | None:
         asked = shape.demand.total_milli
