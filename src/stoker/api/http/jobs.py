@@ -49,6 +49,7 @@ from stoker.control.access import Sights
 from stoker.control.control_plane import ControlPlane
 from stoker.control.job_operations import carry_out_operation, reach_text
 from stoker.control.queries.job_details import (
+    AlternativeSearches,
     ListedJobs,
     in_list,
     job_details,
@@ -143,6 +144,7 @@ def routes(control: ControlPlane) -> Routes:
 
 def _serve_details(control: ControlPlane, router: Routes) -> None:
     """Serve what is asked of one job beside its record."""
+    searches = AlternativeSearches(control)
 
     @router.serve(endpoints.WHY, *LOOKUP)
     async def why(request: Request) -> WhyView:
@@ -156,7 +158,8 @@ def _serve_details(control: ControlPlane, router: Routes) -> None:
         sees = Sights(state, caller_of(request))
         reservation = control.loop.reservation(job.id) if position else None
         blocking = blocking_jobs(state, job, now.reason, control.committer.now(), reservation)
-        details = WaitDetails(place, lent, reservation=reservation)
+        others = await searches.of(job, now.reason) if position else []
+        details = WaitDetails(place, lent, reservation=reservation, alternatives=others)
         return why_view(now, waits_for(details, job.id, blocking, sees))
 
     @router.serve(endpoints.SCRIPT, *LOOKUP, "not_allowed")
@@ -355,8 +358,9 @@ def lent_view(lent: Sequence[LentGuarantee]) -> LentView | None:
     )
     return LentView(
         message=f"it is within the guarantee of {within}, and GPUs of it are lent: {_named(holders)}. Of "
-        "what comes free it has its turn before whoever would borrow, whatever the place in the queue; for whole GPUs "
-        "borrowers are told to end, unless they may not be requeued or gave way too often",
+        "what comes free it has its turn before whoever would borrow, whatever the place in the queue; if it asks for "
+        "whole GPUs, borrowers are told to end, but for those that may not be requeued, gave way too often, or are "
+        "part of what their own side is guaranteed",
         guarantees=[f"{each.kind} {each.name}" for each in lent],
         holders=holders,
     )

@@ -331,6 +331,8 @@ def why_lines(answer: "WhyView", *, whole: bool = False) -> Iterator[str]:
         on = visible(", ".join(names)) + (f" and {more} more" if more > 0 else "")
         yield f"starts: by {local_times(answer.starts_by)} at the latest, on {on}; what comes free there is kept for it"
     yield from _blocking_lines(answer, len(answer.blocked_by) if whole else BLOCKING_SHOWN)
+    for each in answer.alternatives:
+        yield f"starts now: {cell_text(each.message)}: `stoker update {answer.id} {cell_text(each.options)}`"
     if answer.hint:
         yield f"hint: {cell_text(local_times(answer.hint))}"
     if whole:
