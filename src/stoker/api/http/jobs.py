@@ -60,6 +60,7 @@ from stoker.control.queries.job_details import (
 from stoker.control.queries.job_history import story_of
 from stoker.control.queries.job_listing import filter_of, page_of, select
 from stoker.control.queries.job_lookup import names_several
+from stoker.control.queries.planned_starts import reservation_of
 from stoker.control.submission import Submitted, of_index, spec_for, submitted
 from stoker.wire import endpoints
 from stoker.wire.rest.audit import AUDIT_MAX, JobEventsQuery, JobEventsView
@@ -156,7 +157,7 @@ def _serve_details(control: ControlPlane, router: Routes) -> None:
         place = view_of(QueuePlace, position, priority=view_of(PriorityView, position.priority)) if position else None
         lent = lent_view(lent_guarantees(state, job, now.reason))
         sees = Sights(state, caller_of(request))
-        reservation = control.loop.reservation(job.id) if position else None
+        reservation = reservation_of(control, job) if position else None
         blocking = blocking_jobs(state, job, now.reason, control.committer.now(), reservation)
         others = await searches.of(job, now.reason) if position else []
         details = WaitDetails(place, lent, reservation=reservation, alternatives=others)

@@ -26,6 +26,7 @@ from stoker.brain.state.validation.lookups import find_job
 from stoker.brain.state.wait_reason import shown_reason, waiting_by_reason
 from stoker.control.access import Sights
 from stoker.control.control_plane import ControlPlane
+from stoker.control.queries.planned_starts import reservation_of
 from stoker.wire.rest.job import LIST_MAX, JobDetails, as_seen, members_view
 
 SLICE: Final = 2_000
@@ -49,7 +50,9 @@ def job_details(control: ControlPlane, job: Job) -> JobDetails:
         return _forgotten(job)
     reason = shown_reason(state, job, control.loop.planned_reason)
     members = None if tally is None else members_view(member_counts(job, tally))
-    return JobDetails(job, state.shown_state(job), reason, members)
+    shown = JobDetails(job, state.shown_state(job), reason, members)
+    planned = reservation_of(control, job)
+    return shown if planned is None else shown._replace(reservation=planned)
 
 
 def job_details_for(control: ControlPlane, caller: Caller, job: Job) -> JobDetails:
