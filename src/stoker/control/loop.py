@@ -83,6 +83,10 @@ class Loop:
         """Return when and where the last plan says that a waiting job starts at the latest; None = it has none."""
         return self._reservations.get(job)
 
+    def reservations(self) -> Sequence[Reservation]:
+        """Return the reservations of the last plan, in the order of the queue."""
+        return list(self._reservations.values())
+
     def last_pass_age_s(self) -> float:
         """Seconds since a pass was last done (decided and durable), or since the start."""
         return self._clock.mono() - self._last_pass

@@ -156,7 +156,7 @@ REQUEUE: Final = _job_operation(
     *("nothing_failed", "job_waits", "job_ended", "too_many_jobs", "too_many_attempts"),
     *("dependency_never_satisfied", "unknown_partition", "unknown_tenant", "queue_full", "job_bytes_full"),
     *("over_tenant_limit", "demand_unstated", "priority_above_tier", "time_limit_too_long"),
-    body=lambda: rest.job.RequeueBody,
+    body=lambda: rest.submit.RequeueBody,
     repeatable=False,
 )
 """A repeat would stop what the first one started."""
@@ -165,7 +165,7 @@ SIGNAL: Final = _job_operation(
     "/api/v1/jobs/{job_id}/signal",
     "Send a signal to the processes of what runs, once.",
     *("bad_signal", "not_running", "node_unreachable"),
-    body=lambda: rest.job.SignalBody,
+    body=lambda: rest.submit.SignalBody,
     repeatable=False,
 )
 """A repeat would send the signal a second time."""

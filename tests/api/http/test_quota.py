@@ -189,7 +189,7 @@ async def test_a_job_that_a_guarantee_covers_is_told_who_holds_the_gpus_that_wer
         {"kind": "class", "name": "batch", "gpus": 7},
         {"kind": "tenant", "name": "nlp", "gpus": 9},
     ]
-    assert "takes none back by force" in why["lent"]["message"]
+    assert "borrowers are told to end, but for those that" in why["lent"]["message"]
     assert "before whoever would borrow, whatever the place in the queue" in why["lent"]["message"]
     await plane.ask("POST", JOBS, {"tenant": "nlp", "command": "x", "gpu_count": 2})
     assert (await plane.get(f"{JOBS}/3/why")).json["lent"] is None

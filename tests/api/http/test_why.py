@@ -3,8 +3,14 @@
 import pytest
 
 from stoker.api.http.jobs import HOLDERS_NAMED_MAX, lent_view
+from stoker.brain.domain.alternative import Alternative, AlternativeKind
+from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.ids import JobId
+from stoker.brain.domain.job_changes import JobChanges
+from stoker.brain.domain.lifecycle import LIVE
+from stoker.brain.domain.units import HOUR_MS, MINUTE_MS
 from stoker.brain.state.quota_report import Holder, LentGuarantee
+from stoker.wire.rest.why import alternative_view
 from tests.api.http.people import People
 from tests.api.http.plane import Plane
 
@@ -37,7 +43,7 @@ def test_the_sentence_about_lent_gpus_names_the_guarantees_and_a_few_of_the_hold
     assert "online jobs (0 of 7 GPUs used) and tenant vision (1 of 4 GPUs used)" in shown.message
     assert "batch jobs hold 6 beyond theirs, tenant t0 holds 9 beyond its own" in shown.message
     assert f"{21 - HOLDERS_NAMED_MAX} other tenants the rest" in shown.message
-    assert "for whole GPUs borrowers are told to end" in shown.message
+    assert "borrowers are told to end, but for those that" in shown.message
     assert lent_view([]) is None
 
 
@@ -58,6 +64,40 @@ async def test_why_names_who_holds_the_gpus_and_the_latest_end_as_far_as_the_ask
     assert why["blocking_jobs"] == 1
     assert why["starts_by"] == hidden["ends_by"]
     assert (why["starts_on"], why["fits_by"]) == (["n1"], None)
+
+
+async def test_why_tells_what_would_start_a_job_now_as_options_and_as_a_patch_that_does(plane: Plane) -> None:
+    node = await plane.join("n1", gpus=4)
+    await plane.ask("POST", JOBS, {"command": "true", "gpu_count": 1, "max_runtime_minutes": 60})
+    await node.run()
+    loop, jobs = plane.control.loop, plane.control.committer.state.jobs
+    asked = {"command": "true", "gpu_count": 2, "tasks": 2, "cpus": 2, "memory_mb": 2048, "max_runtime_minutes": 600}
+    await plane.ask("POST", JOBS, asked)
+    await plane.until(lambda: loop.planned_reason(jobs[JobId(2)].spec.shape).code == "insufficient_gpus")
+    (fewer,) = (await plane.get(f"{JOBS}/2/why")).json["alternatives"]
+    assert fewer == {
+        "kind": "fewer_gpus",
+        "message": "as 3 tasks of 1 GPU each",
+        "options": "--gpus 1 --tasks 3",
+        "changes": {"gpu_count": 1, "tasks": 3},
+    }
+    assert (await plane.ask("PATCH", f"{JOBS}/2", fewer["changes"])).status == 200
+    await plane.until(lambda: jobs[JobId(2)].state in LIVE)
+    assert (await plane.get(f"{JOBS}/2/why")).json["alternatives"] == []
+
+
+def test_an_alternative_is_written_as_options_of_the_command_line() -> None:
+    told = Alternative(
+        kind=AlternativeKind.MORE_TASKS,
+        demand=Demand(gpu_count=1, tasks=2),
+        changes=JobChanges(gpu_count=1, cpus=3, memory_mb=16_384, tasks=2, gpu_model="H100 80GB", tasks_per_node=0),
+    )
+    assert alternative_view(told).options == (
+        "--gpus 1 --tasks 2 --tasks-per-node 0 --gpu-model 'H100 80GB' --cpus 3 --memory 16GiB"
+    )
+    for limit_ms, options, limit in ((HOUR_MS, "--time 1h", "1h"), (95 * MINUTE_MS, "--time 95m", "95m")):
+        told = Alternative(kind=AlternativeKind.SHORTER, demand=Demand(), changes=JobChanges(time_limit_ms=limit_ms))
+        assert (alternative_view(told).options, alternative_view(told).changes) == (options, {"time_limit": limit})
 
 
 async def test_a_signal_says_whom_it_was_sent_to(plane: Plane) -> None:

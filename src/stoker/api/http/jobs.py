@@ -49,6 +49,7 @@ from stoker.control.access import Sights
 from stoker.control.control_plane import ControlPlane
 from stoker.control.job_operations import carry_out_operation, reach_text
 from stoker.control.queries.job_details import (
+    AlternativeSearches,
     ListedJobs,
     in_list,
     job_details,
@@ -59,6 +60,7 @@ from stoker.control.queries.job_details import (
 from stoker.control.queries.job_history import story_of
 from stoker.control.queries.job_listing import filter_of, page_of, select
 from stoker.control.queries.job_lookup import names_several
+from stoker.control.queries.planned_starts import reservation_of
 from stoker.control.submission import Submitted, of_index, spec_for, submitted
 from stoker.wire import endpoints
 from stoker.wire.rest.audit import AUDIT_MAX, JobEventsQuery, JobEventsView
@@ -143,6 +145,7 @@ def routes(control: ControlPlane) -> Routes:
 
 def _serve_details(control: ControlPlane, router: Routes) -> None:
     """Serve what is asked of one job beside its record."""
+    searches = AlternativeSearches(control)
 
     @router.serve(endpoints.WHY, *LOOKUP)
     async def why(request: Request) -> WhyView:
@@ -154,9 +157,10 @@ def _serve_details(control: ControlPlane, router: Routes) -> None:
         place = view_of(QueuePlace, position, priority=view_of(PriorityView, position.priority)) if position else None
         lent = lent_view(lent_guarantees(state, job, now.reason))
         sees = Sights(state, caller_of(request))
-        reservation = control.loop.reservation(job.id) if position else None
+        reservation = reservation_of(control, job) if position else None
         blocking = blocking_jobs(state, job, now.reason, control.committer.now(), reservation)
-        details = WaitDetails(place, lent, reservation=reservation)
+        others = await searches.of(job, now.reason) if position else []
+        details = WaitDetails(place, lent, reservation=reservation, alternatives=others)
         return why_view(now, waits_for(details, job.id, blocking, sees))
 
     @router.serve(endpoints.SCRIPT, *LOOKUP, "not_allowed")
@@ -355,8 +359,9 @@ def lent_view(lent: Sequence[LentGuarantee]) -> LentView | None:
     )
     return LentView(
         message=f"it is within the guarantee of {within}, and GPUs of it are lent: {_named(holders)}. Of "
-        "what comes free it has its turn before whoever would borrow, whatever the place in the queue; for whole GPUs "
-        "borrowers are told to end, unless they may not be requeued or gave way too often",
+        "what comes free it has its turn before whoever would borrow, whatever the place in the queue; if it asks for "
+        "whole GPUs, borrowers are told to end, but for those that may not be requeued, gave way too often, or are "
+        "part of what their own side is guaranteed",
         guarantees=[f"{each.kind} {each.name}" for each in lent],
         holders=holders,
     )

@@ -29,12 +29,15 @@ from stoker.cli.server import LOOK_PATIENCE_S, connect, table_answer_options
 
 if TYPE_CHECKING:
     from stoker.brain.domain.errors import StokerError
+    from stoker.cli.display.table import Column
     from stoker.wire.client import Client
-    from stoker.wire.rest.job import JobListView
+    from stoker.wire.rest.job import JobListView, JobView
 
 LIMIT: Final = 50
 _SORTED_AS: Final = {"prio": "priority", "exit": "exit_code"}
 """Columns whose titles are shorter than their names in REST."""
+_PLANNED: Final = ("ID", "NAME", "STATE", "GPUS", "PRIO", "TENANT", "WAITED", "START", "PLANNED NODES")
+"""Columns of a list by planned start; with `-o wide` it has all."""
 LIMIT_MAX: Final = 1_000_000
 WATCH_S: Final = 2.0
 WATCH_MIN_S: Final = 0.1
@@ -50,6 +53,12 @@ Refresh = Callable[[], tuple[Sequence[str], str]]
 @click.option("--since", metavar="MOMENT", help="Only jobs that hadn't ended before: `7d` ago, a date or a time.")
 @click.option("--until", metavar="MOMENT", help="Only jobs that were submitted before.")
 @click.option("--members", is_flag=True, help="A row for each member of an array, instead of one for the array.")
+@click.option(
+    "--start",
+    "planned",
+    is_flag=True,
+    help="Only jobs and members that have a reservation: when they start at the latest, and where. The earliest first.",
+)
 @click.option(
     "--sort",
     metavar="COLUMN",
@@ -73,6 +82,7 @@ def list_jobs(
     form: str,
     array_id: str | None,
     every: bool,
+    planned: bool,
     limit: int | None,
     watch_s: float | None,
     **given: Any,  # noqa: ANN401  # click gives each option its own type
@@ -87,12 +97,16 @@ def list_jobs(
       stoker list --mine --state pending,running -o wide
       stoker list --name 'train-*' --label team=nlp --sort -gpus
       stoker list 9 --state failed
+      stoker list --start
       stoker list --all --columns id,name,state,ended -o csv
       stoker list --watch --state running
     """
     if every and limit is not None:
         raise click.UsageError("give --all or --limit, not both")
-    wanted = {"sort": "live"} | with_timestamps(given, "since", "until")
+    if planned and given.get("sort"):
+        raise click.UsageError("give --start or --sort, not both: the earliest start is first")
+    order = {"planned": True} if planned else {"sort": "live"}
+    wanted = order | with_timestamps(given, "since", "until")
     if array_id is not None:
         wanted["array"] = array_id
     most = None if every else limit or LIMIT
@@ -101,13 +115,23 @@ def list_jobs(
         watched = connect(LOOK_PATIENCE_S, kept)
         watch(lambda: (_lines(watched, wanted, most, form), kept.take()), watch_s, _title(wanted))
     page = gather(connect(), wanted, most)
-    show_rows(form, job_columns(now_ms()), page.jobs, page, empty=_none_found(wanted))
+    show_rows(form, _columns(wanted), page.jobs, page, empty=_none_found(wanted))
     if page.next is not None and for_people(form):
         click.echo(_left_out(page), err=True)
 
 
+def _columns(wanted: dict[str, Any]) -> "list[Column[JobView]]":
+    """Return the columns of the list: of one by planned start these stand beside the few that tell which job it is."""
+    columns = job_columns(now_ms())
+    if not wanted.get("planned"):
+        return columns
+    return [each._replace(wide=each.title not in _PLANNED) for each in columns]
+
+
 def _none_found(wanted: dict[str, Any]) -> str:
     """Return what is said of an empty list."""
+    if wanted.get("planned"):
+        return "no waiting job has a reservation; `stoker why ID` says what a job waits for"
     if wanted.keys() > {"sort"}:
         return "no jobs match; `stoker list` alone shows every one"
     return "no jobs yet; `stoker submit -- COMMAND` makes one"
@@ -123,7 +147,7 @@ def _sort_word(text: str) -> str:
 
 def _lines(client: "Client", wanted: dict[str, Any], most: int | None, form: str) -> Sequence[str]:
     page = gather(client, wanted, most)
-    columns, wide = columns_chosen(job_columns(now_ms()), form)
+    columns, wide = columns_chosen(_columns(wanted), form)
     if form == Form.CSV:
         return csv_text(columns, page.jobs).splitlines()
     if not for_people(form):

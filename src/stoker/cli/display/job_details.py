@@ -41,6 +41,7 @@ _SHOWN: Final = frozenset(
         *("partition", "where", "begin", "output", "error", "comment", "encoding"),  # below, with labels of their own
         *("array", "array_of"),  # in the head
         "time_limit_at",  # beside the limit
+        "planned_start",  # with its nodes
         *("status", "message"),  # only in the answer to a submit
     }
 )
@@ -64,6 +65,8 @@ def job_columns(now_ms: int, titles: Sequence[str] = ()) -> "list[Column[JobView
         Column("SUBMITTED", lambda job: job.submitted_at, wide=True, instant=True),
         Column("STARTED", lambda job: job.started_at, wide=True, instant=True),
         Column("ENDED", lambda job: job.ended_at, wide=True, instant=True),
+        Column("START", lambda job: job.planned_start, wide=True, instant=True),
+        Column("PLANNED NODES", lambda job: ",".join(job.planned_nodes), wide=True),
         Column("TIME LIMIT", lambda job: duration(job.time_limit_ms), right=True, wide=True),
         Column("PEAK MEMORY", peak_memory, right=True, wide=True),
         Column("WAITED", lambda job: waited(job, now_ms), right=True),
@@ -132,6 +135,9 @@ def job_pairs(job: "JobView", now_ms: int, *, whole: bool) -> Pairs:
     if whole:
         yield "started", local_text(job.started_at)
         yield "ended", local_text(job.ended_at)
+    if job.planned_start is not None:
+        on = f", on {', '.join(job.planned_nodes)}" if job.planned_nodes else ""
+        yield "starts", f"by {local_text(job.planned_start)} at the latest{on}"
     yield "waited", waited(job, now_ms)
     yield "ran", ran(job, now_ms)
     if peak_memory(job):
@@ -331,6 +337,8 @@ def why_lines(answer: "WhyView", *, whole: bool = False) -> Iterator[str]:
         on = visible(", ".join(names)) + (f" and {more} more" if more > 0 else "")
         yield f"starts: by {local_times(answer.starts_by)} at the latest, on {on}; what comes free there is kept for it"
     yield from _blocking_lines(answer, len(answer.blocked_by) if whole else BLOCKING_SHOWN)
+    for each in answer.alternatives:
+        yield f"starts now: {cell_text(each.message)}: `stoker update {answer.id} {cell_text(each.options)}`"
     if answer.hint:
         yield f"hint: {cell_text(local_times(answer.hint))}"
     if whole:

@@ -4,18 +4,21 @@ Why it waits is the loop's to say, and how far an array is depends on its member
 together with the record, and travel with it: what is read later might not belong to the same moment.
 """
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
 
+from stoker.brain.alternatives import alternatives
 from stoker.brain.domain.access import Caller
+from stoker.brain.domain.alternative import Alternative
 from stoker.brain.domain.array import JobRef, difference, indexes_of
 from stoker.brain.domain.errors import Refusal, StokerError
 from stoker.brain.domain.ids import JobId
 from stoker.brain.domain.job import Job
 from stoker.brain.domain.lifecycle import JobState
-from stoker.brain.domain.reason import ReasonCode
+from stoker.brain.domain.reason import Reason, ReasonCode
 from stoker.brain.domain.sight import Sight
 from stoker.brain.state.arrays import Tally, member_counts
 from stoker.brain.state.cluster import ClusterState
@@ -23,9 +26,12 @@ from stoker.brain.state.validation.lookups import find_job
 from stoker.brain.state.wait_reason import shown_reason, waiting_by_reason
 from stoker.control.access import Sights
 from stoker.control.control_plane import ControlPlane
+from stoker.control.queries.planned_starts import reservation_of
 from stoker.wire.rest.job import LIST_MAX, JobDetails, as_seen, members_view
 
 SLICE: Final = 2_000
+SEARCHES_MAX: Final = 16
+"""Questions that wait for a search for alternatives; answers to more have none."""
 _ENDS: Final = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
 
 
@@ -44,7 +50,9 @@ def job_details(control: ControlPlane, job: Job) -> JobDetails:
         return _forgotten(job)
     reason = shown_reason(state, job, control.loop.planned_reason)
     members = None if tally is None else members_view(member_counts(job, tally))
-    return JobDetails(job, state.shown_state(job), reason, members)
+    shown = JobDetails(job, state.shown_state(job), reason, members)
+    planned = reservation_of(control, job)
+    return shown if planned is None else shown._replace(reservation=planned)
 
 
 def job_details_for(control: ControlPlane, caller: Caller, job: Job) -> JobDetails:
@@ -75,6 +83,46 @@ def listed_jobs(control: ControlPlane, jobs: Sequence[Job]) -> ListedJobs:
     known = control.committer.state.jobs
     arrays = {job.id: job_details(control, known.get(job.id, job)) for job in jobs if job.members is not None}
     return ListedJobs(jobs, arrays)
+
+
+class AlternativeSearches:
+    """Searches for alternatives of waiting jobs, one at a time, in turns with all that a control plane does.
+
+    After each pass that a search tries the process rests for as long as that took, so searches take half of it at most.
+    A job that has changed meanwhile has no alternatives.
+    """
+
+    def __init__(self, control: ControlPlane) -> None:
+        self._control = control
+        self._turn = asyncio.Lock()
+        self._waiting = 0
+
+    async def of(self, job: Job, reason: Reason | None) -> list[Alternative]:
+        """Return the changes with which a waiting job would start now."""
+        if self._waiting >= SEARCHES_MAX:
+            return []
+        self._waiting += 1
+        try:
+            async with self._turn:
+                return await self._search(job, reason)
+        finally:
+            self._waiting -= 1
+
+    async def _search(self, job: Job, reason: Reason | None) -> list[Alternative]:
+        committer, clock = self._control.committer, self._control.clock
+        found: list[Alternative] = []
+        reservations = self._control.loop.reservations()
+        steps = alternatives(committer.state, job, reason, reservations, committer.now())
+        while committer.state.jobs.get(job.id) is job:
+            began = clock.mono()
+            try:
+                each = next(steps)
+            except StopIteration:
+                return found
+            if each is not None:
+                found.append(each)
+            await clock.sleep(clock.mono() - began)
+        return []
 
 
 async def queue_by_reason(control: ControlPlane) -> Mapping[ReasonCode, int]:

@@ -42,6 +42,7 @@ from stoker.control.access import Sights
 from stoker.control.control_plane import ControlPlane
 from stoker.control.queries.job_lookup import history_failed, lookup_job, record_of
 from stoker.control.queries.job_order import GROUPS, Order, SortKey, order_of
+from stoker.control.queries.planned_starts import planned_jobs
 from stoker.ports import Clock, HistoryFailed
 from stoker.wire.rest.decode import bad_value
 from stoker.wire.rest.job import LIST_MAX, JobListQuery
@@ -68,6 +69,8 @@ class JobPage(NamedTuple):
     order: Order | None = None
     """By a column, from behind the job `behind`; None = newest first, in each part."""
     behind: Job | None = None
+    is_planned: bool = False
+    """Only what has a reservation, by planned start."""
 
     @property
     def reach(self) -> int:
@@ -104,9 +107,13 @@ async def page_of(control: ControlPlane, query: JobListQuery, sees: Sights) -> J
     if offset > OFFSET_MAX:
         wanted = f"at most {OFFSET_MAX}; `after` with the last id of a page leads to the next one"
         raise bad_value("offset", wanted=wanted, got=str(offset), kind="parameter")
+    if query.planned and (query.sort or offset or after):
+        raise bad_value("planned", wanted="left out beside `sort`, `offset` and `after`", got="true", kind="parameter")
     if offset and query.sort:
         wanted = "left out beside `sort`; `after` with the `next` of a page leads to the next one"
         raise bad_value("offset", wanted=wanted, got=str(offset), kind="parameter")
+    if query.planned:
+        return JobPage(limit, is_planned=True)
     order = order_of(query.sort, control.committer.now(), sees)
     if order is not None:
         return JobPage(limit, order=order, behind=await lookup_job(after, control) if after else None)
@@ -204,7 +211,10 @@ async def select(control: ControlPlane, wanted: JobFilter, page: JobPage) -> Fou
     """
     if wanted.array:
         await _check_array(control, wanted.array)
-    if page.order is not None:
+    if page.is_planned:
+        jobs = planned_jobs(control, wanted)
+        found = Found(jobs[: page.limit], len(jobs), None)
+    elif page.order is not None:
         found = await _sorted(control, wanted, page, page.order)
     elif page.is_parted:
         found = await _live_first(control, wanted, page)

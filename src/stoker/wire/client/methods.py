@@ -183,7 +183,7 @@ class ClientMethods:
         Raises: StokerError `job_waits`, `nothing_failed`, or `no_answer` where it may have been carried out.
         """
         # Without a body where none is needed: an older control plane takes none.
-        return calls.tell_jobs(endpoints.REQUEUE, jobs, rest.job.RequeueBody(hold=True) if hold else None)
+        return calls.tell_jobs(endpoints.REQUEUE, jobs, rest.submit.RequeueBody(hold=True) if hold else None)
 
     @Declared
     def signal(self, jobs: str, signal: str | int) -> Steps[JobsToldView]:
@@ -191,7 +191,7 @@ class ClientMethods:
 
         Raises: StokerError `bad_signal`, `not_running`, `node_unreachable`, or `no_answer` where it may have been sent.
         """
-        return calls.tell_jobs(endpoints.SIGNAL, jobs, rest.job.SignalBody(signal=signal))
+        return calls.tell_jobs(endpoints.SIGNAL, jobs, rest.submit.SignalBody(signal=signal))
 
     @Declared
     def update(self, jobs: str, changes: JobPatch) -> Steps[JobsToldView]:

@@ -507,6 +507,7 @@ class ListRequest(_message.Message):
     ARRAY_FIELD_NUMBER: _builtins.int
     MINE_FIELD_NUMBER: _builtins.int
     SORT_FIELD_NUMBER: _builtins.int
+    PLANNED_FIELD_NUMBER: _builtins.int
     state: _builtins.str
     """Words of any dialect, with commas between several."""
     since: _builtins.str
@@ -531,6 +532,8 @@ class ListRequest(_message.Message):
     """Only jobs of the caller's own account."""
     sort: _builtins.str
     """As in REST: `live`, or a column such as `-gpus`; empty = newest first."""
+    planned: _builtins.bool
+    """Only jobs and members with a reservation, the earliest planned start first, on one page; not with `sort`."""
     def __init__(
         self,
         *,
@@ -550,10 +553,11 @@ class ListRequest(_message.Message):
         array: _builtins.str = ...,
         mine: _builtins.bool = ...,
         sort: _builtins.str = ...,
+        planned: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_limit", b"_limit", "limit", b"limit"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_limit", b"_limit", "after", b"after", "array", b"array", "full", b"full", "job_class", b"job_class", "label", b"label", "limit", b"limit", "members", b"members", "mine", b"mine", "name", b"name", "offset", b"offset", "since", b"since", "sort", b"sort", "state", b"state", "tenant", b"tenant", "until", b"until", "user", b"user"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_limit", b"_limit", "after", b"after", "array", b"array", "full", b"full", "job_class", b"job_class", "label", b"label", "limit", b"limit", "members", b"members", "mine", b"mine", "name", b"name", "offset", b"offset", "planned", b"planned", "since", b"since", "sort", b"sort", "state", b"state", "tenant", b"tenant", "until", b"until", "user", b"user"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__limit: _TypeAlias = _typing.Literal["limit"]  # noqa: Y015
     _WhichOneofArgType__limit: _TypeAlias = _typing.Literal["_limit", b"_limit"]  # noqa: Y015
@@ -763,6 +767,8 @@ class Job(_message.Message):
     CHECKPOINT_MS_FIELD_NUMBER: _builtins.int
     SIGNAL_FIELD_NUMBER: _builtins.int
     PREEMPTIONS_FIELD_NUMBER: _builtins.int
+    PLANNED_START_FIELD_NUMBER: _builtins.int
+    PLANNED_NODES_FIELD_NUMBER: _builtins.int
     SCRIPT_BYTES_FIELD_NUMBER: _builtins.int
     TIME_LIMIT_AT_FIELD_NUMBER: _builtins.int
     TIME_LIMIT_NEAR_FIELD_NUMBER: _builtins.int
@@ -822,6 +828,8 @@ class Job(_message.Message):
     signal: _builtins.str
     preemptions: _builtins.int
     """How often its GPUs were taken back for another job."""
+    planned_start: _builtins.str
+    """When it starts at the latest, while it waits and has a reservation, and on which nodes."""
     script_bytes: _builtins.int
     """Size of the script that was submitted with it. 0 = it has none."""
     time_limit_at: _builtins.str
@@ -851,6 +859,8 @@ class Job(_message.Message):
 
     @_builtins.property
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    @_builtins.property
+    def planned_nodes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
     def notify(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Events that are told, and whom; of a URL the machine."""
@@ -919,6 +929,8 @@ class Job(_message.Message):
         checkpoint_ms: _builtins.int = ...,
         signal: _builtins.str = ...,
         preemptions: _builtins.int = ...,
+        planned_start: _builtins.str = ...,
+        planned_nodes: _abc.Iterable[_builtins.str] | None = ...,
         script_bytes: _builtins.int = ...,
         time_limit_at: _builtins.str = ...,
         time_limit_near: _builtins.bool = ...,
@@ -929,7 +941,7 @@ class Job(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_array_index", b"_array_index", "_exit_code", b"_exit_code", "_lost_after_ms", b"_lost_after_ms", "array_index", b"array_index", "exit_code", b"exit_code", "lost_after_ms", b"lost_after_ms", "members", b"members", "reason", b"reason"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_array_index", b"_array_index", "_exit_code", b"_exit_code", "_lost_after_ms", b"_lost_after_ms", "after", b"after", "argv", b"argv", "array", b"array", "array_index", b"array_index", "array_of", b"array_of", "attempts", b"attempts", "begin", b"begin", "checkpoint_ms", b"checkpoint_ms", "comment", b"comment", "cpus", b"cpus", "encoding", b"encoding", "ended_at", b"ended_at", "env", b"env", "error", b"error", "exclude", b"exclude", "exit_code", b"exit_code", "gpu_count", b"gpu_count", "gpu_memory_mb", b"gpu_memory_mb", "gpu_model", b"gpu_model", "gpu_share", b"gpu_share", "id", b"id", "image", b"image", "job_class", b"job_class", "labels", b"labels", "lost_after_ms", b"lost_after_ms", "members", b"members", "memory_mb", b"memory_mb", "name", b"name", "notices", b"notices", "notify", b"notify", "notify_to", b"notify_to", "outline", b"outline", "output", b"output", "partition", b"partition", "preemptible", b"preemptible", "preemptions", b"preemptions", "priority", b"priority", "reason", b"reason", "reduced", b"reduced", "requeue", b"requeue", "requeues_used", b"requeues_used", "retries", b"retries", "retries_used", b"retries_used", "script_bytes", b"script_bytes", "secrets", b"secrets", "shell", b"shell", "signal", b"signal", "started_at", b"started_at", "state", b"state", "submitted_at", b"submitted_at", "submitted_by", b"submitted_by", "tasks", b"tasks", "tasks_per_node", b"tasks_per_node", "tenant", b"tenant", "time_limit_at", b"time_limit_at", "time_limit_ms", b"time_limit_ms", "time_limit_near", b"time_limit_near", "tolerate", b"tolerate", "total_gpus", b"total_gpus", "uid", b"uid", "user", b"user", "visible", b"visible", "where", b"where", "workdir", b"workdir"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_array_index", b"_array_index", "_exit_code", b"_exit_code", "_lost_after_ms", b"_lost_after_ms", "after", b"after", "argv", b"argv", "array", b"array", "array_index", b"array_index", "array_of", b"array_of", "attempts", b"attempts", "begin", b"begin", "checkpoint_ms", b"checkpoint_ms", "comment", b"comment", "cpus", b"cpus", "encoding", b"encoding", "ended_at", b"ended_at", "env", b"env", "error", b"error", "exclude", b"exclude", "exit_code", b"exit_code", "gpu_count", b"gpu_count", "gpu_memory_mb", b"gpu_memory_mb", "gpu_model", b"gpu_model", "gpu_share", b"gpu_share", "id", b"id", "image", b"image", "job_class", b"job_class", "labels", b"labels", "lost_after_ms", b"lost_after_ms", "members", b"members", "memory_mb", b"memory_mb", "name", b"name", "notices", b"notices", "notify", b"notify", "notify_to", b"notify_to", "outline", b"outline", "output", b"output", "partition", b"partition", "planned_nodes", b"planned_nodes", "planned_start", b"planned_start", "preemptible", b"preemptible", "preemptions", b"preemptions", "priority", b"priority", "reason", b"reason", "reduced", b"reduced", "requeue", b"requeue", "requeues_used", b"requeues_used", "retries", b"retries", "retries_used", b"retries_used", "script_bytes", b"script_bytes", "secrets", b"secrets", "shell", b"shell", "signal", b"signal", "started_at", b"started_at", "state", b"state", "submitted_at", b"submitted_at", "submitted_by", b"submitted_by", "tasks", b"tasks", "tasks_per_node", b"tasks_per_node", "tenant", b"tenant", "time_limit_at", b"time_limit_at", "time_limit_ms", b"time_limit_ms", "time_limit_near", b"time_limit_near", "tolerate", b"tolerate", "total_gpus", b"total_gpus", "uid", b"uid", "user", b"user", "visible", b"visible", "where", b"where", "workdir", b"workdir"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__array_index: _TypeAlias = _typing.Literal["array_index"]  # noqa: Y015
     _WhichOneofArgType__array_index: _TypeAlias = _typing.Literal["_array_index", b"_array_index"]  # noqa: Y015

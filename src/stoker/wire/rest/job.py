@@ -17,6 +17,7 @@ from stoker.brain.domain.gpu import gpus_number
 from stoker.brain.domain.job import Attempt, EndCause, Job, StopCause, Task, TextEncoding, Visible, WarnSignal
 from stoker.brain.domain.label import JOB_GPU_SHARES, JOB_SCRIPTS
 from stoker.brain.domain.lifecycle import JOB_STATES, JobState, Outcome
+from stoker.brain.domain.plan import Reservation
 from stoker.brain.domain.reason import Reason, ReasonCode, describe, hint_for
 from stoker.brain.domain.sight import Sight, outlined_reason, seen_job
 from stoker.brain.domain.units import NEVER, later
@@ -109,6 +110,8 @@ class JobDetails(NamedTuple):
     """How much of the job `job` and `reason` tell (`as_seen`)."""
     forgotten: bool = False
     """Only the history knows this array: no order can be given to it."""
+    reservation: Reservation | None = None
+    """When and where it starts at the latest, or the next member of it that has a reservation."""
 
 
 class JobView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename={"job_class": "class"}):
@@ -208,6 +211,10 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ren
     """A warning before its end, such as `USR1@90`."""
     preemptions: int = 0
     """How often its GPUs were taken back for another job."""
+    planned_start: str | None = None
+    """When it starts at the latest, while it waits and has a reservation; of an array its next member that has one."""
+    planned_nodes: list[str] = []
+    """The nodes of its reservation."""
     status: Literal["submitted"] | None = None
     message: str = ""
 
@@ -251,22 +258,6 @@ class JobsToldView(msgspec.Struct, frozen=True, kw_only=True):
     changed: int
 
 
-class RequeueBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    hold: bool = False
-    """Hold it once it has stopped, until it is released."""
-
-
-class SignalBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    signal: int | str
-    """A name as `kill -l` shows it, with or without SIG, or a number."""
-
-    def command_fields(self) -> dict[str, object]:
-        """Return the fields of the command. Raises: StokerError `bad_signal`."""
-        from stoker.wire.text import parse_signal  # only a control plane has to read it
-
-        return {"signal": parse_signal(self.signal)}
-
-
 class JobListQuery(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename={"job_class": "class"}
 ):
@@ -282,6 +273,9 @@ class JobListQuery(
     """True: each with its command and environment, which are else left empty. Pages then hold fewer jobs."""
     members: bool = False
     """True: one row for each member of an array instead of one for the array."""
+    planned: bool = False
+    """True: only jobs and members with a reservation, the earliest planned start first, on one page; not with `sort`,
+    `offset` or `after`."""
     tenant: str = ""
     """Only jobs of this tenant."""
     tenant_id: str = ""
@@ -467,6 +461,8 @@ def _often_empty(shown: JobDetails) -> dict[str, Any]:
         "checkpoint_ms": spec.checkpoint_ms,
         "signal": _warning(spec.warn) if spec.warn else "",
         "preemptions": job.preemptions,
+        "planned_start": iso_or_none(shown.reservation.at) if shown.reservation else None,
+        "planned_nodes": list(shown.reservation.nodes) if shown.reservation and shown.sight > Sight.REDUCED else [],
     }
 
 

@@ -161,6 +161,22 @@ class JobBody(
     tenant's."""
 
 
+class RequeueBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    hold: bool = False
+    """Hold it once it has stopped, until it is released."""
+
+
+class SignalBody(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    signal: int | str
+    """A name as `kill -l` shows it, with or without SIG, or a number."""
+
+    def command_fields(self) -> dict[str, object]:
+        """Return the fields of the command. Raises: StokerError `bad_signal`."""
+        from stoker.wire.text import parse_signal  # only a control plane has to read it
+
+        return {"signal": parse_signal(self.signal)}
+
+
 class JobPatch(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Changes of a job: what is left out stays as it is. Units and forms are those of a submit."""
 

@@ -1,17 +1,29 @@
 """REST shape of why a job waits or ended: the reason, its place in the queue, and who holds what it waits for."""
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 import msgspec
 
+from stoker.brain.domain.alternative import Alternative, AlternativeKind
 from stoker.brain.domain.errors import FactValue
 from stoker.brain.domain.lifecycle import JOB_STATES, JobState
 from stoker.brain.domain.plan import Reservation
 from stoker.brain.domain.reason import ReasonCode, describe
-from stoker.brain.domain.units import Instant
+from stoker.brain.domain.units import MINUTE_MS, Instant
 from stoker.wire.rest.job import JobDetails, reason_view
 from stoker.wire.rest.view import iso
+
+_OPTIONS: Final = {
+    "time_limit": "--time",
+    "gpu_count": "--gpus",
+    "tasks": "--tasks",
+    "tasks_per_node": "--tasks-per-node",
+    "gpu_model": "--gpu-model",
+    "cpus": "--cpus",
+    "memory_mb": "--memory",
+}
+"""Options of the command line, by the fields of a PATCH that an alternative may change."""
 
 
 class PriorityView(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,6 +87,20 @@ class BlockingJobView(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it was told to end so that the waiting job gets its GPUs."""
 
 
+class AlternativeView(msgspec.Struct, frozen=True, kw_only=True):
+    """A change of a waiting job with which it would start now."""
+
+    kind: AlternativeKind
+    """What it changes: `shorter` is a shorter time limit, `spread` lifts `tasks_per_node`, `more_tasks` asks for as
+    many GPUs in all, in more tasks of fewer each."""
+    message: str
+    """The words that follow `it would start now`."""
+    options: str
+    """For `stoker update` and `stoker submit`."""
+    changes: dict[str, int | str]
+    """The body of a PATCH of the job."""
+
+
 class WhyView(msgspec.Struct, frozen=True, kw_only=True):
     """The reason that keeps a job from running, or ended it. `code` is null and the facts are few while it runs."""
 
@@ -107,6 +133,9 @@ class WhyView(msgspec.Struct, frozen=True, kw_only=True):
     reservation, which only the first of the queue have."""
     starts_on: list[str] = []
     """The nodes of its reservation."""
+    alternatives: list[AlternativeView] = []
+    """Changes with which a pass over the state of this moment would start it, those first that change least; each was
+    tried. Empty = none was found, or a pass of this cluster takes too long to try any."""
 
 
 class WaitDetails(NamedTuple):
@@ -118,6 +147,7 @@ class WaitDetails(NamedTuple):
     blocking_jobs: int = 0
     fits_by: Instant | None = None
     reservation: Reservation | None = None
+    alternatives: Sequence[Alternative] = ()
 
 
 def why_view(shown: JobDetails, waits: WaitDetails) -> WhyView:
@@ -142,7 +172,30 @@ def why_view(shown: JobDetails, waits: WaitDetails) -> WhyView:
         fits_by=None if waits.fits_by is None or waits.reservation else iso(waits.fits_by),
         starts_by=iso(waits.reservation.at) if waits.reservation else None,
         starts_on=list(waits.reservation.nodes) if waits.reservation else [],
+        alternatives=[alternative_view(each) for each in waits.alternatives],
     )
+
+
+def alternative_view(each: Alternative) -> AlternativeView:
+    import shlex  # only a control plane has to write it
+
+    given = each.changes.given
+    if "time_limit_ms" in given:
+        given["time_limit"] = _minutes(given.pop("time_limit_ms"))
+    given = {name: given[name] for name in _OPTIONS if name in given}
+    options = [f"{_OPTIONS[name]} {shlex.quote(_text(name, value))}" for name, value in given.items()]
+    return AlternativeView(kind=each.kind, message=str(each), options=" ".join(options), changes=given)
+
+
+def _text(name: str, value: int | str) -> str:
+    if name == "memory_mb" and isinstance(value, int):
+        return f"{value // 1024}GiB" if value % 1024 == 0 else f"{value}MiB"
+    return str(value)
+
+
+def _minutes(ms: int) -> str:
+    hours, minutes = divmod(ms // MINUTE_MS, 60)
+    return f"{hours}h" if not minutes else f"{ms // MINUTE_MS}m"
 
 
 def _preempted(shown: JobDetails) -> str:
