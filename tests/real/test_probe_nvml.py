@@ -1,17 +1,19 @@
 """The NVML probe with nvidia-ml-py, over a library in the place of the driver's: good, odd, hanging or missing."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import pynvml
 import pytest
 
 from stoker.adapters.bounded_run import ProgramTimeout
 from stoker.adapters.gpu_probe.auto import AutoProbe
 from stoker.adapters.gpu_probe.devices import DriverMissing
 from stoker.adapters.gpu_probe.nvidia_smi import SmiProbe
-from stoker.adapters.gpu_probe.nvml import NvmlProbe
+from stoker.adapters.gpu_probe.nvml import READER, NvmlProbe
 from stoker.agent.settings import AgentSettings, GpuSettings
 from stoker.cli.doctor import node
 from stoker.cli.doctor.finding import Level
@@ -201,6 +203,12 @@ def test_a_gpu_that_hangs_or_crashes_is_named_and_asked_last_the_next_time(
     assert indexes(probe.probe()) == [0, 1, 2], "the newest trouble waits behind the older one"
     stub.tell(gpu_3_uuid=uuid(3))
     assert probe.probe().faults == ()
+
+
+def test_a_reader_whose_agent_was_killed_while_it_hung_ends_by_itself(stub: NvmlStub) -> None:
+    stub.tell(init="!hang")
+    argv = [sys.executable, "-I", "-S", str(READER), "1", str(Path(pynvml.__file__).parent)]
+    assert subprocess.run(argv, timeout=60).returncode == -signal.SIGALRM
 
 
 def test_a_missing_or_broken_library_is_told(tmp_path: Path, stub: NvmlStub, monkeypatch: pytest.MonkeyPatch) -> None:

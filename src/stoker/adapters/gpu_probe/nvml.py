@@ -15,10 +15,13 @@ from typing import Final
 from stoker.adapters.bounded_run import BoundedRunner, ProgramOutput, ProgramTimeout
 from stoker.adapters.gpu_probe.devices import TEXT_MAX, DriverMissing, cleaned, offered
 from stoker.adapters.gpu_probe.nvml_answers import read_answer
+from stoker.adapters.gpu_probe.nvml_reader import MISSING
 from stoker.ports import ProbeResult
 
 TIMEOUT_S: Final = 10.0
-_READER: Final = Path(__file__).with_name("nvml_reader.py")
+READER: Final = Path(__file__).with_name("nvml_reader.py")
+_OVER_S: Final = 5
+"""By then the reader has been killed, if the agent lives; it ends by itself if not."""
 _BINDING: Final = "pynvml"
 
 
@@ -40,9 +43,12 @@ class NvmlProbe:
 
     def probe(self) -> ProbeResult:
         """Raises: DriverMissing without the library; ProgramTimeout, or another OSError in NVML's words."""
-        argv = [sys.executable, "-I", "-S", str(_READER), _folder_of_binding(), *map(str, self._late)]
+        options = (str(int(self._timeout_s) + _OVER_S), _folder_of_binding(), *map(str, self._late))
+        argv = [sys.executable, "-I", "-S", str(READER), *options]
         try:
             said = self._runner.run(argv, self._timeout_s, "NVML")
+            if said.status == MISSING:
+                raise DriverMissing(_last_line(said.err))
             reading = read_answer(said.out, _ending(said))
         except ProgramTimeout as fault:
             if not fault.out:
@@ -65,5 +71,9 @@ def _ending(said: ProgramOutput) -> str:
     """Return in words how the reader ended, where it ended too early."""
     if said.status < 0:
         return f"NVML crashed (signal {-said.status})"
-    last = cleaned(said.err.strip().rpartition("\n")[2])[:TEXT_MAX]
+    last = _last_line(said.err)
     return f"the answer of NVML ends too early (exit {said.status}){f': {last}' if last else ''}"
+
+
+def _last_line(text: str) -> str:
+    return cleaned(text.strip().rpartition("\n")[2])[:TEXT_MAX]

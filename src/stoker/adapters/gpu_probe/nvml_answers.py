@@ -8,7 +8,7 @@ Rules: N1  one GPU that can't be read is a fault of that GPU; it never hides the
        N4  the order is that of PCI addresses; `index` stays NVML's own
        N5  an answer that ends too early is the fault of the GPU that was asked last; those that weren't asked yet are
            one fault more
-       N6  a library that isn't there, and one that refuses as a whole, are told apart: without it nothing is wrong
+       N6  a library that refuses as a whole is told in its own words
 Source: NVML API Reference, "Device Queries"; `nvmlReturn_t` for the codes.
 """
 
@@ -22,7 +22,6 @@ from stoker.adapters.gpu_probe.devices import (
     GPUS_MAX,
     PCI_ADDRESS,
     TEXT_MAX,
-    DriverMissing,
     cleaned,
     pci_order,
 )
@@ -45,7 +44,6 @@ _Number = tuple[int, str]
 
 
 class _NvmlLine(msgspec.Struct, frozen=True, kw_only=True):
-    missing: str = ""
     failed: _Number | None = None
     count: int | None = None
     asked: int | None = None
@@ -74,15 +72,12 @@ class NvmlReading(NamedTuple):
 def read_answer(text: str, ended: str) -> NvmlReading:
     """Read what the reader printed. `ended`: why it says no more, if it didn't come to its end.
 
-    Raises: DriverMissing without the library; OSError, in NVML's words, if it refuses as a whole; with `ended` if the
-    answer has nothing about any GPU.
+    Raises: OSError, in NVML's words, if it refuses as a whole; with `ended` if the answer has nothing about any GPU.
     """
     lines = _lines(text)
     if not lines:
         raise OSError(ended)
     first = lines[0]
-    if first.missing:
-        raise DriverMissing(first.missing[:TEXT_MAX])
     if first.failed:
         raise OSError(_words(*first.failed))
     if first.count is None or not 0 <= first.count <= GPUS_MAX:

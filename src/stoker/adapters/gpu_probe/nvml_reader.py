@@ -3,45 +3,64 @@
 It is a process of its own, since NVML may hang inside the driver, crash, or be of another version than the driver is by
 now, and nothing in one process ends any of that. What its values mean is judged by `nvml_answers.py`.
 
-Usage:  python -I -S nvml_reader.py FOLDER [INDEX...]     FOLDER holds nvidia-ml-py; these GPUs are asked last
-Output: {"missing": WHY} | {"failed": [CODE, WORDS]} | {"count": N}, then for each GPU {"asked": INDEX} and
-        {"index": INDEX, ...}, last {"done": true}. A value of a GPU is [value, ""], or [code, words] of an error
-Rules:  R1  nothing is imported for a library that isn't there: a node without GPUs looks every half minute
+Usage:  python -I -S nvml_reader.py SECONDS FOLDER [INDEX...]
+        It ends within SECONDS; FOLDER holds nvidia-ml-py; GPUs of these indexes are asked last
+Output: {"failed": [CODE, WORDS]} | {"count": N}, then for each GPU {"asked": INDEX} and {"index": INDEX, ...}, last
+        {"done": true}. A value of a GPU is [value, ""], or [code, words] of an error
+Exit:   MISSING without the library, with its words on standard error
+Rules:  R1  hardly anything is imported for a library that isn't there: a node without GPUs looks every half minute
         R2  each line leaves before the next GPU is asked, so that one that hangs or crashes hides none before it
         R3  no value is asked that isn't read: on a sick GPU each call is one more that may hang
 """
 
+from __future__ import annotations
+
 import ctypes
-import json
 import os
-import signal
 import sys
-from collections.abc import Callable, Sequence
-from typing import Any, Final, TextIO
+
+TYPE_CHECKING = False  # typing's own costs more than all the rest of a look that finds no library (R1)
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any, Final, TextIO
+
+    _Said = tuple[Any, str]  # (value, "") or (code of an error, its words)
 
 LIBRARY: Final = "libnvidia-ml.so.1"
+MISSING: Final = 3
 GPUS_MAX: Final = 256
-LIFE_S: Final = 60
-"""Whoever asked has given up long before, and kills it, if it still lives itself."""
 _MIGS_MAX: Final = 64
-_Said = tuple[Any, str]
-"""(value, "") or (code of an error, its words)."""
+
+
+def loading_fault() -> str:
+    """Return why the library can't be loaded; empty = it can. Ends the program if there is none (R1)."""
+    try:
+        ctypes.CDLL(LIBRARY)
+    except OSError as fault:
+        words = str(fault)
+        if LIBRARY in words and "No such file" in words:
+            sys.stderr.write(f"{words}\n")
+            sys.exit(MISSING)
+        return words
+    return ""
 
 
 def main(arguments: Sequence[str], out: TextIO) -> None:
     """Answer all that is asked, line by line."""
+    unusable = loading_fault()
+    import json
+    import signal
+
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(int(arguments[0]))  # nobody else ends it where the agent was killed while it hung
 
     def tell(**line: object) -> None:
         out.write(f"{json.dumps(line)}\n")
         out.flush()
 
-    try:
-        ctypes.CDLL(LIBRARY)
-    except OSError as fault:
-        words = str(fault)
-        is_missing = LIBRARY in words and "No such file" in words
-        return tell(missing=words) if is_missing else tell(failed=(0, words))
-    sys.path.append(arguments[0])
+    if unusable:
+        return tell(failed=(0, unusable))
+    sys.path.append(arguments[1])
     import pynvml
 
     reader = _Reader(pynvml)
@@ -49,7 +68,7 @@ def main(arguments: Sequence[str], out: TextIO) -> None:
     if why:
         return tell(failed=(count, why))
     tell(count=count)
-    late = [int(word) for word in arguments[1:]]
+    late = [int(word) for word in arguments[2:]]
     order = range(count if count <= GPUS_MAX else 0)
     for index in [*(i for i in order if i not in late), *(i for i in late if i in order)]:
         tell(asked=index)
@@ -117,8 +136,6 @@ def _bytes_of(call: Callable[..., Any]) -> Callable[..., Any]:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGALRM, signal.SIG_DFL)
-    signal.alarm(LIFE_S)
     answer = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # whatever the driver's library prints is no part of the answer
     main(sys.argv[1:], answer)
