@@ -68,7 +68,7 @@ MEMORY_MAX: Final = 4 << 30
 REAL: Final = (
     ("agent/runner/", "runner_* few_resources attempt_lease"),
     ("agent/", "agent_daemon agent_link_grpc faulty_node few_resources agent_token_file agent_pair runner_contract"),
-    ("adapters/gpu_probe/", "probe_smi agent_daemon"),
+    ("adapters/gpu_probe/", "probe_smi probe_nvml agent_daemon agent_nvml bounded_run"),
     ("adapters/lease_folder/", "lease_processes pair_secret pair_alone doctor_pair"),
     ("adapters/postgres/", "log_postgres lease_postgres control_postgres control_postgres_faults restore_database"),
     ("adapters/sqlite/", "log_store log_sqlite_processes log_full_disk restore history_restart"),

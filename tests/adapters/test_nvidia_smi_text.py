@@ -4,7 +4,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from stoker.adapters.gpu_probe.nvidia_smi_text import count_migs, parse_query, parse_visible
+from stoker.adapters.gpu_probe.devices import parse_visible
+from stoker.adapters.gpu_probe.nvidia_smi_text import count_migs, parse_query
 
 A = "0, GPU-aaaaaaaa-0000-0000-0000-000000000000, Tesla V100-SXM2-32GB, 32768, 10, 3, 35, 52.41, 00000000:06:00.0"
 B = "1, GPU-bbbbbbbb-0000-0000-0000-000000000000, Tesla V100-SXM2-32GB, 32768, 20, 4, 36, 53.99, 00000000:0A:00.0"

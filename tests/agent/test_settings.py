@@ -81,7 +81,7 @@ def test_an_address_of_either_family_is_taken(tmp_path: Path, address: str) -> N
         ("node: {address: 'http://h'}", "isn't a host name"),
         ("gpu: {detection: scripted}", "must name a file"),
         ("gpu: {detection: nvidia-smi, script: x}", "would not read it"),
-        ("gpu: {detection: nvml}", "can't ask NVML yet"),
+        ("gpu: {detection: nvml, script: x}", "would not read it"),
         ("gpu: {detection: rocm}", "rocm"),
         ("executor: {kinds: []}", "needs at least one"),
         ("executor: {default_image: x}", "plain processes only"),

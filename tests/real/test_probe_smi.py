@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from stoker.adapters.gpu_probe.nvidia_smi import AutoProbe, SmiProbe
+from stoker.adapters.gpu_probe.auto import AutoProbe
+from stoker.adapters.gpu_probe.nvidia_smi import SmiProbe
 from stoker.ports import ProbeResult
 
 V100 = (

@@ -3,7 +3,7 @@
 A child that is forked without a program is read and ended by the same means.
 
 A stuck driver leaves `nvidia-smi` in a sleep that not even a kill ends, so waiting for its end (as `subprocess.run`
-does after a time-out) would hang whoever asked. Here the program is killed and then left alone.
+does after a time-out) would hang whoever asked. Here the program is killed and then left alone, one at a time.
 """
 
 import contextlib
@@ -29,36 +29,67 @@ class ProgramOutput(NamedTuple):
     status: int
 
 
-def run_bounded(argv: Sequence[str], timeout_s: float) -> ProgramOutput:
-    """Run a program to its end.
+class ProgramTimeout(OSError):
+    """A program didn't end in time."""
 
-    Raises: OSError when it can't be started (by its errno), doesn't end in time, or writes more than OUTPUT_MAX.
+    def __init__(self, words: str, out: str = "") -> None:
+        super().__init__(words)
+        self.out = out
+        """What it had said until then."""
+
+
+class BoundedRunner:
+    """Runs programs, and none more while one that it killed hasn't ended.
+
+    A driver that is stuck holds each program that asks it: one a look would fill the machine by and by.
     """
-    process = subprocess.Popen(
-        argv,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "LC_ALL": "C"},
-        start_new_session=True,
-    )
-    assert process.stdout is not None
-    assert process.stderr is not None
-    with process.stdout as out, process.stderr as err:
-        clock = SystemClock()
-        deadline = clock.mono() + timeout_s
+
+    def __init__(self) -> None:
+        self._stuck: subprocess.Popen[bytes] | None = None
+
+    def run(self, argv: Sequence[str], timeout_s: float, name: str = "") -> ProgramOutput:
+        """Run a program to its end. `name`: what errors call it, else the program's own.
+
+        Raises: ProgramTimeout when it doesn't end in time, or an earlier one hasn't ended yet; OSError when it can't be
+        started (by its errno), or writes more than OUTPUT_MAX.
+        """
+        name = name or argv[0]
+        if self._stuck is not None and self._stuck.poll() is None:
+            words = f"{name} isn't asked: process {self._stuck.pid}, which asked before, was killed and doesn't end"
+            raise ProgramTimeout(f"{words}, so the driver holds it")
+        process = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "LC_ALL": "C"},
+            start_new_session=True,
+        )
+        assert process.stdout is not None
+        assert process.stderr is not None
+        with process.stdout as out, process.stderr as err:
+            clock = SystemClock()
+            deadline = clock.mono() + timeout_s
+            texts = {out.fileno(): bytearray(), err.fileno(): bytearray()}
+            try:
+                in_time = _read(timeout_s, texts)
+                process.wait(max(0.0, deadline - clock.mono()))
+            except subprocess.TimeoutExpired:
+                in_time = False
+            finally:
+                end_session(process.pid)
+                self._leave(process)
+            said, complained = (text.decode(errors="replace") for text in texts.values())
+        if not in_time:
+            raise ProgramTimeout(f"{name} didn't answer within {timeout_s:g} s", said)
+        return ProgramOutput(said, complained, process.returncode)
+
+    def _leave(self, process: subprocess.Popen[bytes]) -> None:
         try:
-            texts = read_to_end(timeout_s, out.fileno(), err.fileno())
-            process.wait(max(0.0, deadline - clock.mono()))
+            process.wait(_LAST_WAIT_S)
+            self._stuck = None
         except subprocess.TimeoutExpired:
-            texts = None
-        finally:
-            end_session(process.pid)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(_LAST_WAIT_S)
-    if texts is None:
-        raise OSError(f"{argv[0]} didn't answer within {timeout_s:g} s")
-    return ProgramOutput(texts[0].decode(errors="replace"), texts[1].decode(errors="replace"), process.returncode)
+            self._stuck = process
 
 
 def read_to_end(timeout_s: float, *fds: int) -> list[bytearray] | None:
@@ -66,16 +97,21 @@ def read_to_end(timeout_s: float, *fds: int) -> list[bytearray] | None:
 
     Raises: OSError when it is more than OUTPUT_MAX.
     """
+    texts = {fd: bytearray() for fd in fds}
+    return list(texts.values()) if _read(timeout_s, texts) else None
+
+
+def _read(timeout_s: float, texts: dict[int, bytearray]) -> bool:
+    """Add what comes from each until all are closed; False when time ran out first. Raises: OSError."""
     clock = SystemClock()
     deadline = clock.mono() + timeout_s
-    texts = {fd: bytearray() for fd in fds}
     with selectors.DefaultSelector() as selector:
-        for fd in fds:
+        for fd in texts:
             selector.register(fd, selectors.EVENT_READ)
         while selector.get_map():
             ready = selector.select(max(0.0, deadline - clock.mono()))
             if not ready:
-                return None
+                return False
             for key, _ in ready:
                 data = os.read(key.fd, _READ_BYTES)
                 texts[key.fd] += data
@@ -83,7 +119,7 @@ def read_to_end(timeout_s: float, *fds: int) -> list[bytearray] | None:
                     selector.unregister(key.fd)
             if sum(map(len, texts.values())) > OUTPUT_MAX:
                 raise OSError(f"more than {OUTPUT_MAX} bytes of answer")
-    return list(texts.values())
+    return True
 
 
 def end_session(pid: int) -> None:

@@ -76,8 +76,17 @@ def node_name(settings: AgentSettings, host: str | None = None) -> NodeName:
 class GpuWatch:
     """Watch over the GPUs that this node offers."""
 
-    def __init__(self, probe: Callable[[], Awaitable[ProbeResult]], file: KnownGpus, telemetry: Telemetry) -> None:
+    def __init__(
+        self,
+        probe: Callable[[], Awaitable[ProbeResult]],
+        file: KnownGpus,
+        telemetry: Telemetry,
+        *,
+        asked: str = "nvidia-smi",
+    ) -> None:
+        """`asked`: what the fault names when the probe answers nothing at all."""
         self._probe = probe
+        self._asked = asked
         self._file = file
         self._telemetry = telemetry
         self._offered = ProbeResult(gpus=())
@@ -104,7 +113,7 @@ class GpuWatch:
         try:
             found = await self._probe()
         except OSError as error:
-            return ProbeResult(gpus=(), faults=(GpuFault(where="nvidia-smi", error=str(error)),))
+            return ProbeResult(gpus=(), faults=(GpuFault(where=self._asked, error=str(error)),))
         same = (
             ProbedGpu(uuid=gpu.uuid, index=gpu.index, model=gpu.model, memory_mb=gpu.memory_mb) for gpu in found.gpus
         )

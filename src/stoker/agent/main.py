@@ -17,7 +17,7 @@ from stoker.adapters.checkpoint_folders import CheckpointFolders
 from stoker.adapters.clock import SystemClock
 from stoker.adapters.data_folder.ownership import hold_folder, unusable
 from stoker.adapters.entropy import SystemEntropy
-from stoker.adapters.gpu_probe.nvidia_smi import AutoProbe, SmiProbe
+from stoker.adapters.gpu_probe.auto import asked_by, device_probe
 from stoker.adapters.gpu_probe.scripted import ScriptedProbe
 from stoker.adapters.logs import StructuredTelemetry, library_logs
 from stoker.agent.daemon import Daemon
@@ -194,7 +194,8 @@ async def _serve(
     except OSError as fault:
         raise unusable(settings.data_dir, fault) from fault
     # The probe blocks; the event loop must not, once there are jobs to watch.
-    watch = GpuWatch(lambda: asyncio.to_thread(probe.probe), KnownGpus(settings.data_dir, telemetry), telemetry)
+    known, asked = KnownGpus(settings.data_dir, telemetry), asked_by(settings.gpu.detection)
+    watch = GpuWatch(lambda: asyncio.to_thread(probe.probe), known, telemetry, asked=asked)
     found = await watch.look()
     runner, folders = _runner(settings, name, clock), _folders(settings, clock)
     kept = None if identity is None else Kept(IdentityFile(settings.data_dir), identity)
@@ -294,7 +295,7 @@ def _probe(settings: AgentSettings, name: NodeName) -> GpuProbe:
     """Raises: StokerError for a script with faults."""
     if settings.gpu.script:
         return ScriptedProbe(Path(settings.gpu.script), name)
-    return SmiProbe() if settings.gpu.detection == "nvidia-smi" else AutoProbe()
+    return device_probe(settings.gpu.detection)
 
 
 def _agent_uid(data_dir: Path, entropy: Entropy) -> str:

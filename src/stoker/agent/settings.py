@@ -96,16 +96,18 @@ class GpuSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Section `gpu`."""
 
     detection: Literal["auto", "nvml", "nvidia-smi", "scripted"] = "auto"
-    """How GPUs are found. auto = the script if one is named, else nvidia-smi if it is on PATH, else none. Of what
-    nvidia-smi finds only those are offered that CUDA_VISIBLE_DEVICES and NVIDIA_VISIBLE_DEVICES show the agent."""
+    """How GPUs are found. nvml = by the driver's own library, nvidia-smi = by the program that comes with it, which
+    finds the same. auto = the script if one is named, else NVML, else nvidia-smi where the library is missing or
+    refuses, else none. Of what a driver lists only those are offered that CUDA_VISIBLE_DEVICES and
+    NVIDIA_VISIBLE_DEVICES show the agent."""
     script: str = ""
     """YAML file with simulated GPUs, for `scripted`. Empty = none."""
     probe_again_s: Annotated[float, Range(1, unit=" second")] = 30.0
     """Seconds between two looks while no GPU, or not every GPU, could be read: often enough that a node whose driver
-    comes up late is used soon, seldom enough that a broken nvidia-smi costs nothing."""
+    comes up late is used soon, seldom enough that a broken driver costs nothing."""
     watch_s: Annotated[float, Range(0, unit=" second")] = 60.0
     """Seconds between two looks once every GPU could be read. A GPU that two looks in a row don't find gets no new
-    work, and the node says so; a job that has it goes on. nvidia-smi costs a tenth of a second of CPU, a second where
+    work, and the node says so; a job that has it goes on. A look costs a tenth of a second of CPU, a second where
     nothing keeps the driver loaded (persistence mode). 0 = no looks any more."""
     mps: Literal["auto", "on", "off"] = "auto"
     """Whether tasks that share a GPU are told of NVIDIA's MPS, which bounds what each takes of its computing time and
@@ -117,8 +119,6 @@ class GpuSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     def faults(self) -> list[str]:
         found = []
-        if self.detection == "nvml":
-            found.append("detection: this version can't ask NVML yet; `nvidia-smi` finds the same GPUs")
         if not self.mps_pipe_dir.startswith("/"):
             found.append(f"mps_pipe_dir: {self.mps_pipe_dir[:80]!r} isn't an absolute path")
         if self.detection == "scripted" and not self.script:

@@ -16,6 +16,15 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
+from stoker.adapters.gpu_probe.devices import (
+    DEVICE_UUID,
+    FAULTS_MAX,
+    GPUS_MAX,
+    PCI_ADDRESS,
+    TEXT_MAX,
+    cleaned,
+    pci_order,
+)
 from stoker.brain.domain.ids import GpuUuid
 from stoker.ports import GpuFault, ProbedGpu
 
@@ -23,22 +32,16 @@ FIELDS: Final = (
     *("index", "uuid", "name", "memory.total", "memory.used"),
     *("utilization.gpu", "temperature.gpu", "power.draw", "pci.bus_id"),
 )
-TEXT_MAX: Final = 200
-GPUS_MAX: Final = 256
-FAULTS_MAX: Final = 256
 MESSAGES_MAX: Final = 8
 
 _BEFORE_NAME: Final = 2
 _AFTER_NAME: Final = len(FIELDS) - _BEFORE_NAME - 1
 _LISTS: Final = re.compile(r"\d[^,]*,[^,]*,|\d{1,4}(, *[^ ,]*)?$")
 """The beginning of a row, also of one that is cut off."""
-_UUID: Final = re.compile(r"(GPU|MIG)-[0-9A-Za-z._/-]{1,80}")
-_BUS: Final = re.compile(r"([0-9A-Fa-f]{1,8}):([0-9A-Fa-f]{1,2}):([0-9A-Fa-f]{1,2})\.([0-9A-Fa-f]{1,2})")
 _NUMBER: Final = re.compile(r"([0-9]{1,9})(\.[0-9]{1,9})?( ?[A-Za-z%]{1,4})?")
 _NEVER_TOLD: Final = re.compile(r"\[?(n/a|not supported|insufficient permissions)\]?", re.IGNORECASE)
 _BROKEN: Final = re.compile(r"requires reset|is lost|fallen off the bus", re.IGNORECASE)
 _NO_HANDLE: Final = re.compile(r"unable to (determine|detect) the device handle", re.IGNORECASE)
-_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 _LISTED: Final = re.compile(r"GPU \d{1,4}: .*? \(UUID: ([^)\s]*)\)?")
 _LISTED_MIG: Final = re.compile(r"\s+MIG \S+\s+Device\s+\d{1,4}: \(UUID: [^)\s]*\)?")
@@ -67,7 +70,7 @@ def parse_query(text: str) -> SmiReading:
         if isinstance(gpu, GpuFault):
             faults.append(gpu)
         else:
-            found.append((_bus_order(line, gpu.index), gpu))
+            found.append((pci_order(line.rpartition(",")[2].strip(), gpu.index), gpu))
     found.sort(key=lambda pair: (pair[0], pair[1].index, pair[1].uuid))
     gpus = tuple(gpu for _, gpu in found[:GPUS_MAX])
     return SmiReading(gpus, tuple(faults[:FAULTS_MAX]), tuple(messages[:MESSAGES_MAX]))
@@ -89,32 +92,6 @@ def count_migs(text: str) -> dict[str, int]:
     return counts
 
 
-def parse_visible(text: str | None) -> tuple[int | str, ...] | None:
-    """Read CUDA_VISIBLE_DEVICES or NVIDIA_VISIBLE_DEVICES; None = not restricted.
-
-    They hold indexes, and UUIDs of GPUs and MIG instances or unique beginnings of them.
-
-    As in CUDA, what follows `-1` or the first thing that can't be read is invisible; so is all of an empty text.
-    """
-    if text is None or text.strip() == "all":
-        return None
-    visible: list[int | str] = []
-    for word in text.split(","):
-        token = word.strip()
-        if token.isascii() and token.isdigit() and len(token) <= 4:
-            visible.append(int(token))
-        elif _UUID.fullmatch(token):
-            visible.append(token)
-        else:
-            break
-    return tuple(visible)
-
-
-def is_named(gpu: ProbedGpu, word: int | str) -> bool:
-    """Return whether a word of `parse_visible` names this GPU: by its index, or by a beginning of its UUID."""
-    return gpu.index == word if isinstance(word, int) else gpu.uuid.startswith(word)
-
-
 def mig_enabled(text: str) -> list[str]:
     """Return the UUIDs of GPUs whose MIG mode is on, in the answer to `--query-gpu=uuid,mig.mode.current`."""
     pairs = [[part.strip() for part in line.split(",")] for line in text.splitlines()]
@@ -122,11 +99,11 @@ def mig_enabled(text: str) -> list[str]:
 
 
 def _clean(line: str) -> str:
-    return _CONTROL.sub(" ", line).strip()[: 4 * TEXT_MAX]
+    return cleaned(line)[: 4 * TEXT_MAX]
 
 
 def _sort_message(line: str, faults: list[GpuFault], messages: list[str]) -> None:
-    bus = _BUS.search(line)
+    bus = PCI_ADDRESS.search(line)
     if bus is not None and (_NO_HANDLE.search(line) or _BROKEN.search(line)):
         faults.append(GpuFault(where=bus[0], error=line[:TEXT_MAX]))
     else:
@@ -141,7 +118,7 @@ def _gpu(line: str, known: Iterable[str]) -> ProbedGpu | GpuFault:
     index, uuid = parts[:_BEFORE_NAME]
     name = ", ".join(parts[_BEFORE_NAME : len(parts) - _AFTER_NAME])
     total, used, utilization, temperature, power, bus = parts[-_AFTER_NAME:]
-    where = bus if _BUS.fullmatch(bus) else f"GPU {index[:8]}"
+    where = bus if PCI_ADDRESS.fullmatch(bus) else f"GPU {index[:8]}"
     broken = _why_broken(parts, uuid, total, known)
     if broken is not None:
         return GpuFault(where=where, error=broken)
@@ -167,7 +144,7 @@ def _why_broken(parts: Sequence[str], uuid: str, total: str, known: Iterable[str
     for part in parts:
         if _BROKEN.search(part):
             return f"the driver says {part[:TEXT_MAX]!r}"
-    if not _UUID.fullmatch(uuid):
+    if not DEVICE_UUID.fullmatch(uuid):
         return f"its UUID is {uuid[:TEXT_MAX]!r}"
     if uuid in known:
         return f"its UUID {uuid} was already listed for another GPU"
@@ -180,9 +157,3 @@ def _number(text: str) -> int | None:
     """A count, rounded down. None for whatever stands there instead."""
     match = _NUMBER.fullmatch(text)
     return int(match[1]) if match else None
-
-
-def _bus_order(line: str, index: int) -> tuple[int, ...]:
-    """A GPU whose address isn't told comes after those whose is, by its index."""
-    bus = _BUS.fullmatch(line.rpartition(",")[2].strip())
-    return (0, *(int(part, 16) for part in bus.groups())) if bus else (1, index)

@@ -35,9 +35,9 @@ def up(
 ) -> None:
     """Run a whole cluster on this machine, in the foreground.
 
-    Nodes are processes; jobs are processes too and run as the account that starts this. GPUs are those that nvidia-smi
-    finds, as one node; where it finds none, or where --nodes, --gpus-per-node or --gpu-model is given, they are
-    simulated.
+    Nodes are processes; jobs are processes too and run as the account that starts this. GPUs are those that NVML
+    or nvidia-smi finds, as one node; where there are none, or where --nodes, --gpus-per-node or --gpu-model is given,
+    they are simulated.
 
     It serves the account that starts it, on this machine, and wants no token.
 

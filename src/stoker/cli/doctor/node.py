@@ -12,7 +12,8 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from stoker.adapters.gpu_probe.nvidia_smi import AutoProbe, SmiMissing, SmiProbe
+from stoker.adapters.gpu_probe.auto import AutoProbe, asked_by, device_probe
+from stoker.adapters.gpu_probe.devices import DriverMissing
 from stoker.adapters.gpu_probe.scripted import ScriptedProbe
 from stoker.agent.identity import IdentityFile
 from stoker.agent.machine import check_limits, check_site_programs, node_name
@@ -28,8 +29,8 @@ from stoker.cli.doctor.finding import Check, CheckResult, doubtful, fine, refusa
 from stoker.cli.doctor.machine import account
 from stoker.ports import ProbeResult
 
-PROBE_S: Final = 25.0
-"""nvidia-smi is asked twice, ten seconds at most each time."""
+PROBE_S: Final = 35.0
+"""NVML is asked once and nvidia-smi twice, ten seconds at most each time."""
 _DEVICES: Final = Path("/dev")
 _FILLS: Final = "a job that fills that disk keeps this node from starting tasks"
 _APART: Final = "name a folder on another file system in executor.checkpoint_dir, shared storage where jobs may move"
@@ -123,13 +124,21 @@ def gpus(settings: AgentSettings) -> Iterator[CheckResult]:
         if gpu.script:
             yield from found(ScriptedProbe(Path(gpu.script), node_name(settings)).probe())
         else:
-            yield from found((SmiProbe() if gpu.detection == "nvidia-smi" else AutoProbe()).probe())
+            probe = device_probe(gpu.detection)
+            yield from found(probe.probe())
+            if isinstance(probe, AutoProbe) and probe.passed_over:
+                fix = "see what it says; set gpu.detection to nvml to have no other asked"
+                yield doubtful(f"NVML is passed over, and nvidia-smi asked instead: {probe.passed_over}", fix)
     except StokerError as fault:
         yield refusal(fault)
-    except SmiMissing as fault:
-        yield wrong(f"gpu.detection is nvidia-smi, and {fault}", "install the driver, or set gpu.detection to auto")
+    except DriverMissing as fault:
+        words = f"gpu.detection is {gpu.detection}, and {fault}"
+        yield wrong(words, "install the driver, or set gpu.detection to auto")
     except OSError as fault:
-        yield wrong(str(fault), "run `nvidia-smi` by hand: the driver may need a reboot, or its library is of another")
+        yield wrong(
+            f"{asked_by(gpu.detection)}: {fault}",
+            "run `nvidia-smi` by hand: the driver may need a reboot, or its library is of another",
+        )
 
 
 def found(result: ProbeResult) -> Iterator[CheckResult]:
@@ -150,7 +159,10 @@ def found(result: ProbeResult) -> Iterator[CheckResult]:
 def none_found(devices: bool) -> CheckResult:
     """Return the results of a probe that found no GPU; `devices`: the kernel has made some."""
     if devices:
-        return wrong("/dev has NVIDIA devices, and nvidia-smi finds none", "install it, or let this account use it")
+        return wrong(
+            "/dev has NVIDIA devices, and neither NVML nor nvidia-smi finds one",
+            "install it, or let this account use it",
+        )
     return doubtful("no GPU was found: this node will offer CPUs only", "install the driver, if there should be GPUs")
 
 

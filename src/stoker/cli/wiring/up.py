@@ -16,7 +16,7 @@ import msgspec
 
 from stoker.adapters.data_folder.marks import ELSEWHERE_NAME, STORE_NAME
 from stoker.adapters.data_folder.ownership import hold_folder
-from stoker.adapters.gpu_probe.nvidia_smi import AutoProbe
+from stoker.adapters.gpu_probe.auto import AutoProbe
 from stoker.agent.machine import die_with_parent
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.cli.foreground import run_until_signal
@@ -82,7 +82,7 @@ def _flags_in_hints(shape: EmbeddedSpec) -> Iterator[None]:
 
 
 def _real_gpus() -> dict[str, int]:
-    """How many of each model nvidia-smi finds."""
+    """How many of each model the driver lists."""
     return Counter(gpu.model for gpu in AutoProbe().probe().gpus)
 
 

@@ -1,0 +1,169 @@
+"""Judgement of what NVML says of GPUs, line by line as `nvml_reader.py` prints it.
+
+Rules: N1  one GPU that can't be read is a fault of that GPU; it never hides the others
+       N2  a value that the driver won't tell is unknown, never an error
+       N3  a GPU is broken if any answer about it says that it is lost or wants a reset, if it can't be opened, has no
+           UUID or another's, or can't tell its memory for any reason but that the driver has no such number (unified
+           memory: 0)
+       N4  the order is that of PCI addresses; `index` stays NVML's own
+       N5  an answer that ends too early is the fault of the GPU that was asked last; those that weren't asked yet are
+           one fault more
+       N6  a library that refuses as a whole is told in its own words
+Source: NVML API Reference, "Device Queries"; `nvmlReturn_t` for the codes.
+"""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+import msgspec
+
+from stoker.adapters.gpu_probe.devices import (
+    DEVICE_UUID,
+    GPUS_MAX,
+    PCI_ADDRESS,
+    TEXT_MAX,
+    cleaned,
+    pci_order,
+)
+from stoker.brain.domain.ids import GpuUuid
+from stoker.brain.domain.units import counted
+from stoker.ports import GpuFault, ProbedGpu
+
+MEMORY_MB_MAX: Final = 16 * 1024 * 1024
+_MIB: Final = 1 << 20
+_UNKNOWN_MODEL: Final = "unknown"
+_NEVER_TOLD: Final = (3, 4, 13)
+"""Not supported, no permission, no such function."""
+_BROKEN: Final = (15, 16)
+"""The GPU is lost, or wants a reset."""
+_VERSION_MISMATCH: Final = 18
+_UPGRADED: Final = "the driver was upgraded under its kernel module: load the new module, or reboot"
+
+_Text = tuple[str | int, str]
+_Number = tuple[int, str]
+
+
+class _NvmlLine(msgspec.Struct, frozen=True, kw_only=True):
+    failed: _Number | None = None
+    count: int | None = None
+    asked: int | None = None
+    index: int | None = None
+    handle: _Number | None = None
+    uuid: _Text = ("", "")
+    name: _Text = ("", "")
+    bus: _Text = ("", "")
+    memory: _Number = (0, "")
+    migs: _Number = (-1, "")
+    done: bool = False
+
+
+class NvmlReading(NamedTuple):
+    """GPUs and faults that NVML reported, and MIG instances of each GPU with MIG switched on."""
+
+    gpus: tuple[ProbedGpu, ...]
+    faults: tuple[GpuFault, ...]
+    migs: dict[str, int]
+    unread: tuple[int, ...] = ()
+    """Indexes."""
+    asked: int | None = None
+    """The one of the unread at which the answer ended."""
+
+
+def read_answer(text: str, ended: str) -> NvmlReading:
+    """Read what the reader printed. `ended`: why it says no more, if it didn't come to its end.
+
+    Raises: OSError, in NVML's words, if it refuses as a whole; with `ended` if the answer has nothing about any GPU.
+    """
+    lines = _lines(text)
+    if not lines:
+        raise OSError(ended)
+    first = lines[0]
+    if first.failed:
+        raise OSError(_words(*first.failed))
+    if first.count is None or not 0 <= first.count <= GPUS_MAX:
+        raise OSError(f"it counts {first.count} GPUs, and a node has {GPUS_MAX} at most")
+    found: list[tuple[tuple[int, ...], ProbedGpu]] = []
+    faults: list[GpuFault] = []
+    migs: dict[str, int] = {}
+    for line in lines:
+        if line.index is None:
+            continue
+        gpu = _gpu(line, line.index, {seen.uuid for _, seen in found})
+        if isinstance(gpu, GpuFault):
+            faults.append(gpu)
+            continue
+        found.append((pci_order(_told(line.bus), line.index), gpu))
+        if not line.migs[1] and line.migs[0] >= 0:
+            migs[gpu.uuid] = line.migs[0]
+    found.sort(key=lambda pair: (pair[0], pair[1].index, pair[1].uuid))
+    gpus = tuple(gpu for _, gpu in found)
+    if lines[-1].done:
+        return NvmlReading(gpus, tuple(faults), migs)
+    read = {line.index for line in lines}
+    unread = tuple(index for index in range(first.count) if index not in read)
+    asked = next((line.asked for line in reversed(lines) if line.asked in unread), None)
+    return NvmlReading(gpus, (*faults, *_unread_faults(unread, asked, ended)), migs, unread, asked)
+
+
+def _lines(text: str) -> list[_NvmlLine]:
+    """All up to the first that can't be read, since the last may be cut off in its middle."""
+    lines: list[_NvmlLine] = []
+    for line in text.splitlines():
+        try:
+            lines.append(msgspec.json.decode(line, type=_NvmlLine))
+        except msgspec.MsgspecError:
+            break
+    return lines
+
+
+def _unread_faults(unread: Sequence[int], asked: int | None, ended: str) -> list[GpuFault]:
+    """The GPU that was asked when the answer ended, and how many weren't asked any more (N5)."""
+    faults = [] if asked is None else [GpuFault(where=f"GPU {asked}", error=ended)]
+    if len(unread) > len(faults):
+        more = f"{counted(len(unread) - len(faults), 'GPU')}{' more' if faults else ''}"
+        faults.append(GpuFault(where=more, error="not asked any more, and asked first the next time"))
+    return faults
+
+
+def _gpu(line: _NvmlLine, index: int, known: set[str]) -> ProbedGpu | GpuFault:
+    bus, uuid = _told(line.bus), _told(line.uuid)
+    where = bus if PCI_ADDRESS.fullmatch(bus) else f"GPU {index}"
+    broken = _why_broken(line, uuid, known)
+    if broken is not None:
+        return GpuFault(where=where, error=broken)
+    memory, why = line.memory
+    model = _told(line.name)
+    return ProbedGpu(
+        uuid=GpuUuid(uuid), index=index, model=model or _UNKNOWN_MODEL, memory_mb=0 if why else memory // _MIB
+    )
+
+
+def _why_broken(line: _NvmlLine, uuid: str, known: set[str]) -> str | None:
+    for code, words in (line.handle or (0, ""), line.uuid, line.name, line.bus, line.memory, line.migs):
+        if words and code in _BROKEN:
+            return f"the driver says {words[:TEXT_MAX]!r}"
+    if line.handle is not None:
+        return f"it can't be opened: {_words(*line.handle)}"
+    if line.uuid[1]:
+        return f"it doesn't tell its UUID: {line.uuid[1][:TEXT_MAX]}"
+    if not DEVICE_UUID.fullmatch(uuid):
+        return f"its UUID is {uuid!r}"
+    if uuid in known:
+        return f"its UUID {uuid} was already listed for another GPU"
+    memory, words = line.memory
+    if words and memory not in _NEVER_TOLD:
+        return f"it doesn't tell its memory: {words[:TEXT_MAX]}"
+    if not words and not 0 <= memory // _MIB <= MEMORY_MB_MAX:
+        return f"its memory is {memory // _MIB} MiB"
+    return None
+
+
+def _told(value: _Text) -> str:
+    """The text, cleaned; empty if it is an error instead."""
+    said, why = value
+    return "" if why else cleaned(str(said))[:TEXT_MAX]
+
+
+def _words(code: int, words: str) -> str:
+    words = cleaned(words)[:TEXT_MAX].rstrip(".")
+    return f"{words} ({_UPGRADED})" if code == _VERSION_MISMATCH else words

@@ -1,0 +1,141 @@
+"""Program that asks NVML for the GPUs of this machine, and prints what it says as lines of JSON.
+
+It is a process of its own, since NVML may hang inside the driver, crash, or be of another version than the driver is by
+now, and nothing in one process ends any of that. What its values mean is judged by `nvml_answers.py`.
+
+Usage:  python -I -S nvml_reader.py SECONDS FOLDER [INDEX...]
+        It ends within SECONDS; FOLDER holds nvidia-ml-py; GPUs of these indexes are asked last
+Output: {"failed": [CODE, WORDS]} | {"count": N}, then for each GPU {"asked": INDEX} and {"index": INDEX, ...}, last
+        {"done": true}. A value of a GPU is [value, ""], or [code, words] of an error
+Exit:   MISSING without the library, with its words on standard error
+Rules:  R1  hardly anything is imported for a library that isn't there: a node without GPUs looks every half minute
+        R2  each line leaves before the next GPU is asked, so that one that hangs or crashes hides none before it
+        R3  no value is asked that isn't read: on a sick GPU each call is one more that may hang
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+
+TYPE_CHECKING = False  # typing's own costs more than all the rest of a look that finds no library (R1)
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any, Final, TextIO
+
+    _Said = tuple[Any, str]  # (value, "") or (code of an error, its words)
+
+LIBRARY: Final = "libnvidia-ml.so.1"
+MISSING: Final = 3
+GPUS_MAX: Final = 256
+_MIGS_MAX: Final = 64
+
+
+def loading_fault() -> str:
+    """Return why the library can't be loaded; empty = it can. Ends the program if there is none (R1)."""
+    try:
+        ctypes.CDLL(LIBRARY)
+    except OSError as fault:
+        words = str(fault)
+        if LIBRARY in words and "No such file" in words:
+            sys.stderr.write(f"{words}\n")
+            sys.exit(MISSING)
+        return words
+    return ""
+
+
+def main(arguments: Sequence[str], out: TextIO) -> None:
+    """Answer all that is asked, line by line."""
+    unusable = loading_fault()
+    import json
+    import signal
+
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.alarm(int(arguments[0]))  # nobody else ends it where the agent was killed while it hung
+
+    def tell(**line: object) -> None:
+        out.write(f"{json.dumps(line)}\n")
+        out.flush()
+
+    if unusable:
+        return tell(failed=(0, unusable))
+    sys.path.append(arguments[1])
+    import pynvml
+
+    reader = _Reader(pynvml)
+    count, why = reader.count()
+    if why:
+        return tell(failed=(count, why))
+    tell(count=count)
+    late = [int(word) for word in arguments[2:]]
+    order = range(count if count <= GPUS_MAX else 0)
+    for index in [*(i for i in order if i not in late), *(i for i in late if i in order)]:
+        tell(asked=index)
+        tell(index=index, **reader.gpu(index))
+    return tell(done=True)
+
+
+class _Reader:
+    """NVML by way of nvidia-ml-py."""
+
+    def __init__(self, nvml: Any) -> None:  # noqa: ANN401  # a module without types
+        self._nvml = nvml
+
+    def count(self) -> _Said:
+        begun = self._ask(self._nvml.nvmlInit)
+        return begun if begun[1] else self._ask(self._nvml.nvmlDeviceGetCount)
+
+    def gpu(self, index: int) -> dict[str, _Said]:
+        """Return what is told of one GPU; of one that can't be opened only why."""
+        nvml = self._nvml
+        handle, why = self._ask(nvml.nvmlDeviceGetHandleByIndex, index)
+        if why:
+            return {"handle": (handle, why)}
+        return {
+            "uuid": self._ask(_bytes_of(nvml.nvmlDeviceGetUUID), handle),
+            "name": self._ask(_bytes_of(nvml.nvmlDeviceGetName), handle),
+            "bus": self._ask(lambda: nvml.nvmlDeviceGetPciInfo(handle).busId),
+            "memory": self._memory(handle),
+            "migs": self._migs(handle),
+        }
+
+    def _memory(self, handle: object) -> _Said:
+        """Bytes in all, by version 2 first: GPUs that share the machine's memory refuse 1, old drivers know no 2."""
+        nvml = self._nvml
+        told = self._ask(lambda: nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2).total)
+        if not told[1] or told[0] in (nvml.NVML_ERROR_GPU_IS_LOST, nvml.NVML_ERROR_RESET_REQUIRED):
+            return told
+        older = self._ask(lambda: nvml.nvmlDeviceGetMemoryInfo(handle).total)
+        unknown = (nvml.NVML_ERROR_FUNCTION_NOT_FOUND, nvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH)
+        return older if not older[1] or told[0] in unknown else told
+
+    def _migs(self, handle: object) -> _Said:
+        """MIG instances; -1 = MIG is off."""
+        nvml = self._nvml
+        mode, why = self._ask(lambda: nvml.nvmlDeviceGetMigMode(handle)[0])
+        if why:
+            return mode, why
+        if mode != nvml.NVML_DEVICE_MIG_ENABLE:
+            return -1, ""
+        slots, why = self._ask(nvml.nvmlDeviceGetMaxMigDeviceCount, handle)
+        there = range(0 if why else min(slots, _MIGS_MAX))
+        return sum(not self._ask(nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, slot)[1] for slot in there), ""
+
+    def _ask(self, call: Callable[..., Any], *arguments: object) -> _Said:
+        try:
+            value = call(*arguments)
+        except self._nvml.NVMLError as fault:
+            return fault.value, str(fault) or "an error without words"
+        return value.decode(errors="replace") if isinstance(value, bytes) else value, ""
+
+
+def _bytes_of(call: Callable[..., Any]) -> Callable[..., Any]:
+    """The same call without nvidia-ml-py's decoding, which raises for a name that isn't UTF-8."""
+    return getattr(call, "__wrapped__", call)
+
+
+if __name__ == "__main__":
+    answer = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # whatever the driver's library prints is no part of the answer
+    main(sys.argv[1:], answer)

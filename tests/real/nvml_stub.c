@@ -1,0 +1,188 @@
+/* A libnvidia-ml.so.1 for tests: NVML without a driver, which answers what a file says.
+ *
+ * NVML_STUB_STATE names the file. It is read at every call, so a test can change GPUs while a process runs. A line is
+ * KEY VALUE; a key of one GPU begins with its index, as in `2.name Tesla V100`. What has no line isn't supported.
+ *   count N     init 0     driver TEXT     noise TEXT (printed on standard output at the start)
+ *   N.handle N.uuid N.name N.bus N.memory (MiB) N.memory_v1 (MiB, else as N.memory) N.used (MiB) N.mig (0 or 1) N.migs
+ *   N.utilization (%) N.temperature (C) N.power (mW)
+ * Instead of a value: `!15` returns that nvmlReturn_t, `!hang` waits for ever, `!crash` is a segmentation fault.
+ */
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { SUCCESS, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NOT_FOUND = 6 };
+enum { TEXT_MAX = 1024, MIG_HANDLES = 1000, SLOTS = 100, NO_GPU = -1 };
+typedef unsigned long long u64;
+typedef struct { u64 total, free, used; } memory_v1;
+typedef struct { unsigned version; u64 total, reserved, free, used; } memory_v2;
+typedef struct { char legacy[16]; unsigned domain, bus, device, device_id, subsystem_id; char bus_id[32]; } pci_info;
+typedef struct { unsigned version, sensor; int celsius; } temperature_v1;
+
+static int initialized;
+
+static int gpu_of(void *handle) { return (int)(uintptr_t)handle - 1; }
+
+/* The value of a key. */
+static int ask(int gpu, const char *name, char *value) {
+    char key[64], line[TEXT_MAX];
+    if (gpu == NO_GPU) snprintf(key, sizeof key, "%s ", name);
+    else snprintf(key, sizeof key, "%d.%s ", gpu, name);
+    const char *path = getenv("NVML_STUB_STATE");
+    FILE *state = path ? fopen(path, "r") : NULL;
+    int found = 0;
+    while (state && !found && fgets(line, sizeof line, state)) found = !strncmp(line, key, strlen(key));
+    if (state) fclose(state);
+    if (!found) return NOT_SUPPORTED;
+    line[strcspn(line, "\n")] = 0;
+    strcpy(value, line + strlen(key));
+    if (!strcmp(value, "!hang")) for (;;) pause();
+    if (!strcmp(value, "!crash")) { raise(SIGSEGV); }
+    return value[0] == '!' ? atoi(value + 1) : SUCCESS;
+}
+
+static int number(int gpu, const char *name, u64 *result) {
+    char value[TEXT_MAX];
+    int said = ask(gpu, name, value);
+    if (said == SUCCESS) *result = strtoull(value, NULL, 0);
+    return said;
+}
+
+static int count_of(int gpu, const char *name, unsigned *result) {
+    u64 value = 0;
+    int said = number(gpu, name, &value);
+    if (said == SUCCESS) *result = (unsigned)value;
+    return said;
+}
+
+static int text(int gpu, const char *name, char *result, unsigned size) {
+    char value[TEXT_MAX];
+    int said = ask(gpu, name, value);
+    if (said == SUCCESS) snprintf(result, size, "%s", value);
+    return said;
+}
+
+int nvmlInitWithFlags(unsigned flags) {
+    char value[TEXT_MAX];
+    (void)flags;
+    if (ask(NO_GPU, "noise", value) == SUCCESS) { puts(value); fflush(stdout); }
+    int said = ask(NO_GPU, "init", value);
+    initialized = said == SUCCESS || said == NOT_SUPPORTED;
+    return initialized ? SUCCESS : said;
+}
+int nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
+int nvmlShutdown(void) { return SUCCESS; }
+const char *nvmlErrorString(int code) { return code == 777 ? "an error that no binding knows" : "Unknown Error"; }
+
+int nvmlSystemGetDriverVersion(char *result, unsigned size) { return text(NO_GPU, "driver", result, size); }
+int nvmlSystemGetCudaDriverVersion_v2(int *version) { *version = 12080; return SUCCESS; }
+int nvmlSystemGetCudaDriverVersion(int *version) { return nvmlSystemGetCudaDriverVersion_v2(version); }
+
+int nvmlDeviceGetCount_v2(unsigned *count) {
+    return initialized ? count_of(NO_GPU, "count", count) : UNINITIALIZED;
+}
+int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **handle) {
+    char value[TEXT_MAX];
+    unsigned count = 0;
+    int said = nvmlDeviceGetCount_v2(&count);
+    if (said != SUCCESS) return said;
+    if (index >= count) return INVALID_ARGUMENT;
+    said = ask((int)index, "handle", value);
+    *handle = (void *)(uintptr_t)(index + 1);
+    return said == NOT_SUPPORTED ? SUCCESS : said;
+}
+int nvmlDeviceGetIndex(void *handle, unsigned *index) { *index = (unsigned)gpu_of(handle); return SUCCESS; }
+int nvmlDeviceGetMinorNumber(void *handle, unsigned *number) { return nvmlDeviceGetIndex(handle, number); }
+int nvmlDeviceGetUUID(void *handle, char *result, unsigned size) { return text(gpu_of(handle), "uuid", result, size); }
+int nvmlDeviceGetName(void *handle, char *result, unsigned size) { return text(gpu_of(handle), "name", result, size); }
+int nvmlDeviceGetPciInfo_v3(void *handle, pci_info *info) {
+    memset(info, 0, sizeof *info);
+    int said = text(gpu_of(handle), "bus", info->bus_id, sizeof info->bus_id);
+    if (said == SUCCESS) sscanf(info->bus_id, "%x:%x:%x", &info->domain, &info->bus, &info->device);
+    return said;
+}
+
+int nvmlDeviceGetMemoryInfo_v2(void *handle, memory_v2 *memory) {
+    u64 total = 0, used = 0;
+    int said = number(gpu_of(handle), "memory", &total);
+    number(gpu_of(handle), "used", &used);
+    if (said != SUCCESS) return said;
+    *memory = (memory_v2){memory->version, total << 20, 0, (total - used) << 20, used << 20};
+    return SUCCESS;
+}
+int nvmlDeviceGetMemoryInfo(void *handle, memory_v1 *memory) {
+    u64 total = 0;
+    int said = number(gpu_of(handle), "memory_v1", &total);
+    if (said == NOT_SUPPORTED) said = number(gpu_of(handle), "memory", &total);
+    if (said == SUCCESS) *memory = (memory_v1){total << 20, total << 20, 0};
+    return said;
+}
+
+int nvmlDeviceGetMigMode(void *handle, unsigned *current, unsigned *pending) {
+    int said = count_of(gpu_of(handle), "mig", current);
+    *pending = *current;
+    return said;
+}
+int nvmlDeviceGetMaxMigDeviceCount(void *handle, unsigned *count) {
+    (void)handle;
+    *count = 7;
+    return SUCCESS;
+}
+int nvmlDeviceGetMigDeviceHandleByIndex(void *handle, unsigned slot, void **instance) {
+    unsigned count = 0;
+    int said = count_of(gpu_of(handle), "migs", &count);
+    *instance = (void *)(uintptr_t)(MIG_HANDLES + gpu_of(handle) * SLOTS + (int)slot + 1);
+    if (said != SUCCESS) return said;
+    return slot < count ? SUCCESS : NOT_FOUND;
+}
+int nvmlDeviceIsMigDeviceHandle(void *handle, unsigned *is_mig) {
+    *is_mig = gpu_of(handle) >= MIG_HANDLES;
+    return SUCCESS;
+}
+
+/* What nvitop wants beside that. */
+int nvmlDeviceGetUtilizationRates(void *handle, unsigned *rates) {
+    rates[1] = 0;
+    return count_of(gpu_of(handle), "utilization", rates);
+}
+int nvmlDeviceGetTemperature(void *handle, unsigned sensor, unsigned *celsius) {
+    (void)sensor;
+    return count_of(gpu_of(handle), "temperature", celsius);
+}
+int nvmlDeviceGetTemperatureV(void *handle, temperature_v1 *told) {
+    return count_of(gpu_of(handle), "temperature", (unsigned *)&told->celsius);
+}
+int nvmlDeviceGetPowerUsage(void *handle, unsigned *milliwatts) {
+    return count_of(gpu_of(handle), "power", milliwatts);
+}
+static int nothing_runs(unsigned *count) { *count = 0; return SUCCESS; }
+int nvmlDeviceGetComputeRunningProcesses_v3(void *handle, unsigned *count, void *infos) {
+    (void)handle, (void)infos;
+    return nothing_runs(count);
+}
+int nvmlDeviceGetGraphicsRunningProcesses_v3(void *handle, unsigned *count, void *infos) {
+    (void)handle, (void)infos;
+    return nothing_runs(count);
+}
+int nvmlDeviceGetBAR1MemoryInfo(void *handle, memory_v1 *memory) { return nvmlDeviceGetMemoryInfo(handle, memory); }
+#define UNSUPPORTED(name) int name(void) { return NOT_SUPPORTED; }
+UNSUPPORTED(nvmlDeviceGetClockInfo)
+UNSUPPORTED(nvmlDeviceGetComputeInstanceId)
+UNSUPPORTED(nvmlDeviceGetComputeMode)
+UNSUPPORTED(nvmlDeviceGetCudaComputeCapability)
+UNSUPPORTED(nvmlDeviceGetDecoderUtilization)
+UNSUPPORTED(nvmlDeviceGetDisplayActive)
+UNSUPPORTED(nvmlDeviceGetDriverModel)
+UNSUPPORTED(nvmlDeviceGetDriverModel_v2)
+UNSUPPORTED(nvmlDeviceGetEncoderUtilization)
+UNSUPPORTED(nvmlDeviceGetFanSpeed)
+UNSUPPORTED(nvmlDeviceGetGpuInstanceId)
+UNSUPPORTED(nvmlDeviceGetMaxClockInfo)
+UNSUPPORTED(nvmlDeviceGetPcieThroughput)
+UNSUPPORTED(nvmlDeviceGetPerformanceState)
+UNSUPPORTED(nvmlDeviceGetPersistenceMode)
+UNSUPPORTED(nvmlDeviceGetPowerManagementLimit)
+UNSUPPORTED(nvmlDeviceGetTotalEccErrors)

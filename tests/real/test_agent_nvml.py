@@ -1,0 +1,131 @@
+"""An agent that finds its GPUs by NVML: what it offers, loses and offers again, while jobs run."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.real.agent_process import AgentProcess, job, submit, until, until_state
+from tests.real.control_process import ControlProcess
+from tests.real.nvml_stub import MODEL, NvmlStub, uuid, uuids
+
+AGENT_RSS_MB_MAX = 50.0
+"""As without NVML, for which 64 would be allowed: the library is never loaded by the agent."""
+
+
+@pytest.fixture
+def control(tmp_path: Path) -> Iterator[ControlProcess]:
+    with ControlProcess(tmp_path / "control") as control:
+        yield control
+
+
+@pytest.fixture
+def stub(tmp_path: Path) -> NvmlStub:
+    return NvmlStub(tmp_path)
+
+
+def agent_with(stub: NvmlStub, control: ControlProcess, *, detection: str = "nvml") -> AgentProcess:
+    """It looks at its GPUs each second."""
+    agent = AgentProcess(stub.path.parent / "n1", control, name="n1")
+    agent.write(
+        f"data_dir: {agent.data_dir}",
+        "node: {name: n1}",
+        f"control: {{addresses: ['127.0.0.1:{control.grpc_port}'], insecure: true}}",
+        f"gpu: {{detection: {detection}, probe_again_s: 1, watch_s: 1}}",
+        "log: {format: text}",
+    )
+    agent.environ |= stub.environ
+    return agent
+
+
+def node(control: ControlProcess) -> dict[str, Any]:
+    return control.ask("GET", "/api/v1/nodes/n1")[1]
+
+
+def offered(control: ControlProcess) -> list[str]:
+    return [gpu["uuid"] for gpu in control.ask("GET", "/api/v1/gpus")[1]["gpus"]]
+
+
+def test_a_gpu_that_is_lost_under_a_job_gets_no_new_work_and_is_offered_again_once_it_is_back(
+    control: ControlProcess, stub: NvmlStub, tmp_path: Path
+) -> None:
+    stub.tell(gpu_0_bus="00000000:C1:00.0")
+    go = tmp_path / "go"
+    with agent_with(stub, control):
+        until(lambda: offered(control) == uuids([1, 2, 3, 0]), "its GPUs are known, in PCI order")
+        assert {gpu["model"] for gpu in control.ask("GET", "/api/v1/gpus")[1]["gpus"]} == {MODEL}
+        holds = submit(control, f"while [ ! -e {go} ]; do sleep 0.1; done", gpu_count=4)
+        until_state(control, holds, "running")
+        stub.tell(gpu_2_handle="!15")
+        until(lambda: node(control)["gpu_fault"] == "GPU 2: the driver says 'GPU is lost'", "one is lost")
+        assert b"stoker_nodes_gpus_unread 1" in control.metrics()
+        later = submit(control, "true", gpu_count=4)
+        until(lambda: "gpus_unread" in str(job(control, later)["reason"]), "no new work for what is lost")
+        assert job(control, holds)["state"] == "running"
+        go.touch()
+        assert len(until_state(control, holds, "succeeded")["attempts"]) == 1, "what runs on it goes on"
+        until_state(control, submit(control, "true", gpu_count=3), "succeeded")
+        assert job(control, later)["state"] == "pending"
+        stub.tell("2.handle")
+        until_state(control, later, "succeeded")
+        assert node(control)["gpu_fault"] == ""
+
+
+def test_a_gpu_that_the_driver_no_longer_lists_is_lost_and_not_forgotten_also_by_an_agent_that_starts_anew(
+    control: ControlProcess, stub: NvmlStub
+) -> None:
+    with agent_with(stub, control) as agent:
+        until(lambda: len(offered(control)) == 4, "its GPUs are known")
+        stub.tell(count="3")
+        until(lambda: f"{uuid(3)} isn't listed any more" in node(control)["gpu_fault"], "one is lost")
+        agent.kill()
+        agent.start()
+        waits = submit(control, "true", gpu_count=4)
+        until(lambda: "gpus_unread" in str(job(control, waits)["reason"]), "it is waited for")
+        assert f"{uuid(3)} isn't listed any more" in node(control)["gpu_fault"]
+        stub.tell(count="4")
+        until_state(control, waits, "succeeded")
+
+
+def test_a_driver_that_hangs_holds_up_neither_jobs_nor_the_agent(control: ControlProcess, stub: NvmlStub) -> None:
+    with agent_with(stub, control) as agent:
+        until(lambda: len(offered(control)) == 4, "its GPUs are known")
+        stub.tell(init="!hang")
+        until_state(control, submit(control, "sleep 3", gpu_count=4), "succeeded")
+        until(lambda: "NVML didn't answer within 10 s" in node(control)["gpu_fault"], "it hung twice", within_s=60)
+        until_state(control, submit(control, "true", gpu_count=0), "succeeded")
+        stub.tell("init")
+        until_state(control, submit(control, "true", gpu_count=4), "succeeded")
+        assert "Traceback" not in agent.output()
+
+
+@pytest.mark.parametrize(
+    ("changed", "fault"),
+    [
+        ({"init": "!18"}, "NVML: RM has detected an NVML/RM version mismatch (the driver was upgraded"),
+        ({"init": "!crash"}, "NVML: NVML crashed (signal 11)"),
+        ({"gpu_1_mig": "1", "gpu_1_migs": "2"}, f"{uuid(1)}: MIG is on, with 2 MIG instances"),
+    ],
+)
+def test_a_node_says_what_is_wrong_with_its_driver_and_uses_it_once_it_is_mended(
+    control: ControlProcess, stub: NvmlStub, changed: dict[str, str], fault: str
+) -> None:
+    stub.tell(**changed)
+    with agent_with(stub, control):
+        until(lambda: node(control).get("gpu_fault", "").startswith(fault), "the reason is on the node")
+        stub.tell("init", "1.mig")
+        until(lambda: len(offered(control)) == 4 and not node(control)["gpu_fault"], "all are offered")
+
+
+def test_an_agent_with_nvml_stays_as_small_as_one_without(control: ControlProcess, stub: NvmlStub) -> None:
+    agent = agent_with(stub, control, detection="auto")
+    agent.from_scratch = True
+    with agent:
+        until(lambda: len(offered(control)) == 4, "its GPUs are known")
+        for _ in range(20):
+            until_state(control, submit(control, "echo hello", gpu_count=1), "succeeded")
+        maps = Path(f"/proc/{agent.pid}/maps").read_text()
+        print(f"agent {agent.rss_mb():.1f} MiB")
+        assert agent.rss_mb() <= AGENT_RSS_MB_MAX
+        assert "libnvidia-ml" not in maps
