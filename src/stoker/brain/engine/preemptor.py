@@ -51,9 +51,10 @@ class Preemptor:
         self._in_vain: dict[Shape, None] = {}
         """Shapes for which nobody may give way, or it wouldn't help."""
 
-    def promise(self, shape: Shape) -> None:
-        """Note that a job was placed."""
-        if self._search is not None:
+    def placed(self, job: JobId, shape: Shape) -> None:
+        """Note that a job was placed. One that has a claim may find place elsewhere, and counts once."""
+        claimed = self.claiming.pop(job, None) is not None
+        if self._search is not None and not claimed:
             self._search.promise(shape)
 
     def may_help(self, shape: Shape) -> bool:

@@ -387,7 +387,7 @@ class SchedulingPass:
         shape = candidate.shape
         self.reservations.started(placed.job, placed.tasks, self._ends_in_ms(candidate))
         self._quota_order.take(shape)
-        self._preemptor.promise(shape)
+        self._preemptor.placed(placed.job, shape)
         self._placed[shape] = self._placed.get(shape, 0) + 1
         if candidate.array:
             slots = self._array_slots_of(candidate.array)
