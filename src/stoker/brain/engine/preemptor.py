@@ -101,7 +101,9 @@ class Preemptor:
         self._places[candidate.job] = tasks
         specs = {victim.job: self._view.job(victim.job).spec for victim in victims}
         notices = {job: notice_ms(spec, cause, self._policy) for job, spec in specs.items()}
-        self._reservations.claim(candidate.job, tasks, {job: later(self._now, ms) for job, ms in notices.items()})
+        gone_by = {job: later(self._now, ms) for job, ms in notices.items()}
+        ends_in_ms = record.spec.time_limit_ms + self._policy.stop_grace_ms
+        self._reservations.claim(candidate.job, tasks, ends_in_ms, gone_by)
         array = candidate.array if candidate.lazy else JobId(0)
         return Preempt(job=candidate.job, array=array, tasks=tuple(tasks), victims=victims, cause=cause)
 

@@ -9,7 +9,7 @@ Rules: R1  a job for which there is no room gets the earliest time at which it w
        R4  a later reservation counts what an earlier one takes as gone for good: how long that job will run is its own
        R5  a job that doesn't fit even once all have ended gets none: it waits for nodes, not for ends
        R6  what comes free for a job because others give way to it (its claim) is kept as a whole, and before all else;
-           no reservation counts on it
+           reservations count on it only once that job has ended
 So the first in the queue starts no later than its reservation says, whatever is submitted behind it: what starts
 meanwhile is over by then or leaves it alone, and an end that comes earlier only brings it forward.
 Alternatives: reservations for all that wait (conservative backfill) cost a walk over the nodes for each of them.
@@ -91,7 +91,10 @@ class ReservationBook:
         return len(self.made) - len(self._claims) >= self._max
 
     def started(self, job: JobId, tasks: Sequence[TaskPlacement], ends_in_ms: int) -> None:
-        """Note that a job was placed."""
+        """Note that a job was placed. What was kept for its claim, elsewhere, is free again."""
+        if job in self._claims:
+            self._drop(job)
+            del self._claims[job]
         self._new.append((job, tasks, ends_in_ms))
 
     def _releases(self, name: NodeName) -> Sequence[FutureRelease]:
@@ -206,17 +209,18 @@ class ReservationBook:
         return kept
 
     def claim(
-        self, job: JobId, tasks: Sequence[TaskPlacement], gone_by: Mapping[JobId, Instant] = MappingProxyType({})
+        self,
+        job: JobId,
+        tasks: Sequence[TaskPlacement],
+        ends_in_ms: int,
+        gone_by: Mapping[JobId, Instant] = MappingProxyType({}),
     ) -> None:
         """Keep what is free of the places of a job for which others give way. Nobody passes it there (R6).
 
-        `gone_by` are those that are told so in this pass, and when they are gone at the latest.
+        `ends_in_ms` is how long it runs at most, with its grace; `gone_by` are those that are told to give way in this
+        pass, and when they are gone at the latest.
         """
-        for at, each in enumerate(self.made):
-            if each.job == job:
-                self.lend(job)
-                del self.made[at], self._withdrawn[at]
-                break
+        self._drop(job)
         kept = [self._draft.take_free(task) for task in tasks]
         for task, left in zip(tasks, kept, strict=True):  # what is still to come is nobody else's either (R4)
             rest = len(task.gpus) - len(left.gpus), task.cpus - left.cpus, task.memory_mb - left.memory_mb
@@ -232,8 +236,21 @@ class ReservationBook:
             for release in self._view.releases(node, self._now)
             if any(gpu.uuid in wanted for gpu in release.gpus)
         ]
-        self.made.append(Reservation(job=job, at=max(ends, default=self._now), nodes=tuple(nodes)))
+        at = max(ends, default=self._now)
+        for task in tasks:
+            gpus = [gpu for gpu in self._view.nodes[task.node].inventory.gpus if gpu.uuid in task.gpus]
+            release = FutureRelease(later(at, ends_in_ms), job, gpus, task.cpus, task.memory_mb)
+            self._started.setdefault(task.node, []).append(release)
+        self.made.append(Reservation(job=job, at=at, nodes=tuple(nodes)))
         self._withdrawn.append(kept)
+
+    def _drop(self, job: JobId) -> None:
+        """Forget the reservation of a job, if it has one, and free what is kept for it."""
+        for at, each in enumerate(self.made):
+            if each.job == job:
+                self.lend(job)
+                del self.made[at], self._withdrawn[at]
+                return
 
     def lend(self, job: JobId) -> None:
         """Free what is kept for a job, until the draft is rolled back."""
