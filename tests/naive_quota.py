@@ -5,7 +5,7 @@ is summed anew from jobs, nodes and tenants. Properties and the rig share it.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 
 from msgspec.structs import replace
@@ -86,7 +86,7 @@ def holds(job: Job) -> Sums:
     for task in job.attempts[-1].tasks:
         if task.end is None:
             place = task.placement
-            for at, amount in enumerate((place.gpu_milli, 0, place.cpus, place.memory_mb)):
+            for at, amount in enumerate((len(place.gpus) * place.gpu_share, 0, place.cpus, place.memory_mb)):
                 found[at] += amount
             found[1] += len(place.gpus) * job.spec.demand.gpu_memory_mb
             found[4] = 1
@@ -199,6 +199,8 @@ class NodeCapacity:
     def __init__(self, state: ClusterState, jobs: Iterable[Job] | None = None) -> None:
         self.state = state
         self.gpus: dict[NodeName, list[Gpu]] = {}
+        self.rests: dict[GpuUuid, int] = {}
+        """Thousandths that are left of GPUs that tasks share."""
         self.rest: dict[NodeName, tuple[int, int]] = {}
         taken: dict[NodeName, list[TaskPlacement]] = {name: [] for name in state.nodes}
         for job in state.jobs.values() if jobs is None else jobs:
@@ -210,6 +212,9 @@ class NodeCapacity:
             if node.reachable and node.drain is None and works and not node.forgotten:
                 strays = [uuid for stray in node.strays for uuid in stray.gpus]
                 held = [uuid for place in taken[name] for uuid in place.gpus]
+                known = [gpu.uuid for gpu in node.inventory.gpus if gpu.uuid not in strays]
+                for place in taken[name]:
+                    self._share(place, known)
                 self.gpus[name] = [gpu for gpu in node.inventory.gpus if gpu.uuid not in (*strays, *held)]
                 cpus = node.inventory.cpus - sum(place.cpus for place in taken[name])
                 memory_mb = node.inventory.memory_mb - sum(place.memory_mb for place in taken[name])
@@ -218,16 +223,23 @@ class NodeCapacity:
     def copy(self) -> "NodeCapacity":
         made = NodeCapacity.__new__(NodeCapacity)
         made.state, made.gpus, made.rest = self.state, dict(self.gpus), dict(self.rest)
+        made.rests = dict(self.rests)
         return made
 
     @property
     def free(self) -> int:
         """In thousandths of GPUs."""
-        return sum(len(gpus) for gpus in self.gpus.values()) * WHOLE_GPU
+        return sum(len(gpus) for gpus in self.gpus.values()) * WHOLE_GPU + sum(self.rests.values())
+
+    def _share(self, place: TaskPlacement, known: Collection[GpuUuid]) -> None:
+        for uuid in place.gpus if place.gpu_share != WHOLE_GPU else ():
+            if uuid in known:
+                self.rests[uuid] = self.rests.get(uuid, WHOLE_GPU) - place.gpu_share
 
     def take(self, place: Place) -> None:
         for task in place.tasks:
             cpus, memory_mb = self.rest[task.node]
+            self._share(task, task.gpus)
             self.gpus[task.node] = [gpu for gpu in self.gpus[task.node] if gpu.uuid not in task.gpus]
             self.rest[task.node] = cpus - task.cpus, memory_mb - task.memory_mb
 

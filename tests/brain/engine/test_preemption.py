@@ -143,6 +143,17 @@ def test_nobody_takes_back_from_his_own_tenant_or_within_one_class() -> None:
         assert here.plan().actions == ()
 
 
+def test_a_job_that_starts_elsewhere_than_others_make_place_for_it_counts_once() -> None:
+    """Else its tenant would seem to hold more than it is guaranteed, and lose some of it."""
+    tenants = [tenant("lab", guaranteed=2), tenant("solo", guaranteed=1), tenant("crowd")]
+    own, borrows = running_on(job(1, gpus=1, tenant="lab"), ("a", [0])), low(2, ("b", [0]), tenant="crowd")
+    here = cluster(*tenants, node("a", gpus=1), node("b", gpus=1), own, borrows, job(3, gpus=1, tenant="lab"))
+    told = here.plan()
+    assert victims(told) == [2]
+    plan = here.after(told).plus(node("c", gpus=1), job(4, gpus=1, tenant="solo")).plan()
+    assert [each.job for each in plan.actions] == [3]
+
+
 def any_cluster(dice: Random) -> Cluster:
     """Nodes that are full of jobs of several tenants, and others that wait."""
     things: list[Thing] = [tenant(name, guaranteed=dice.choice((0, 0, 2, 4))) for name in ("lab", "vision", "crowd")]

@@ -8,16 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.brain.cycle import propose
-from stoker.brain.domain.ids import JobId
+from stoker.brain.domain.ids import JobId, TenantName
 from stoker.brain.domain.job import Job
 from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.plan import Plan
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.reason import ReasonCode
 from stoker.brain.domain.units import HOUR_MS, MINUTE_MS, NEVER, Instant, later
+from stoker.brain.state.commands import PutTenant
 from stoker.brain.state.state_view import StateView
-from tests.brain.state.story import Story, settle_all, spec
-from tests.builders import NOW, cluster, job, node, running_on, where
+from tests.brain.state.story import ANNA, Story, settle_all, spec
+from tests.builders import NOW, cluster, job, node, running_on, sharing_on, tenant, where
 
 STEP_MS = 10 * MINUTE_MS
 POLICY = Policy()
@@ -150,3 +151,63 @@ def test_no_stream_of_small_jobs_holds_up_a_large_one_beyond_its_reservation(
         assert large not in kept or story.now < bound, "it waits beyond its reservation"
         story.wait(STEP_MS)
     assert story.job(large).state is JobState.SUCCEEDED
+
+
+def test_what_others_give_up_for_a_job_is_not_to_come_for_another_one() -> None:
+    """R4, R6: job 1 gives way to job 3, so that job 4 waits for job 2."""
+    gives_way = running_on(job(1, gpus=1, priority=100, preemptible=True), ("a", [0]))
+    here = cluster(node("a", gpus=2), gives_way, running_on(job(2, gpus=1, limit_h=5), ("a", [1])))
+    here = here.plus(job(3, gpus=1, priority=1_000), job(4, gpus=1, priority=900))
+    then = here.after(here.plan()).plan()
+    assert {each.job: each.at for each in then.reservations}[JobId(4)] == NOW + 5 * HOUR_MS + GRACE_MS
+
+
+def test_a_gpu_that_two_tasks_of_one_gang_share_comes_free_once() -> None:
+    gang = sharing_on(job(1, gpus=1, share=300, tasks=2, limit_h=2), ("a", 0), ("a", 0))
+    alone = running_on(job(2, gpus=1, limit_h=5), ("a", [1]))
+    (kept,) = cluster(node("a", gpus=2), gang, alone, job(3, gpus=2)).plan().reservations
+    assert kept.at == NOW + 5 * HOUR_MS + GRACE_MS
+
+
+def test_no_stream_of_shares_keeps_a_gpu_from_coming_free_for_who_waits_for_all_of_it() -> None:
+    """R2: only a share that is over by then is given of the rest."""
+    sharer = sharing_on(job(1, gpus=1, share=500, limit_h=2), ("a", 0))
+    shares = [job(3, gpus=1, share=250), job(4, gpus=1, share=200, limit_h=1)]
+    plan = cluster(node("a", gpus=1), sharer, job(2, gpus=1), *shares).plan()
+    assert list(where(plan)) == [4]
+    assert _code(plan, shares[0]) is ReasonCode.RESERVED
+    assert [(each.job, each.at) for each in plan.reservations] == [(2, NOW + 2 * HOUR_MS + GRACE_MS)]
+
+
+def test_that_holds_too_where_what_is_kept_is_held_for_a_guarantee() -> None:
+    sharer = sharing_on(job(1, gpus=1, share=500, limit_h=2, tenant="crowd"), ("a", 0))
+    waits = [job(2, gpus=1, tenant="lab"), job(3, gpus=1, share=500, tenant="crowd")]
+    made = cluster(node("a", gpus=1), tenant("lab", guaranteed=1), tenant("crowd"), sharer, *waits)
+    assert not where(made.plan())
+
+
+def test_a_gpu_of_which_a_share_is_given_now_does_not_come_free_with_the_earlier_sharers() -> None:
+    """R4."""
+    sharer = sharing_on(job(1, gpus=1, share=300, limit_h=1), ("a", 0))
+    plan = cluster(node("a", gpus=1), sharer, job(2, gpus=1, share=300), job(3, gpus=1)).plan()
+    assert list(where(plan)) == [2]
+    assert not plan.reservations
+
+
+def test_what_a_reservation_keeps_is_held_for_its_job_though_another_of_that_demand_is_held_for_first() -> None:
+    """The first in the queue has waited longer; the other one has the lower id, and so its hold comes first."""
+    story = Story(Policy(preemptions_max=0))
+    for name in ("n1", "n2"):
+        story.node(name, gpus=4)
+    for name in ("lab", "team"):
+        story.do(PutTenant(by=ANNA, tenant=tenant(name, guaranteed=4), create=True))
+    asks = {"tasks": 2, "time_limit_ms": 50 * HOUR_MS}
+    story.submit(spec(2, **asks, tenant=TenantName("lab"), begin=later(story.now, 10 * HOUR_MS)))
+    first = story.submit(spec(2, **asks, tenant=TenantName("team")))
+    for gpus, where_, hours in ((2, ("n1", 0), 50), (2, ("n2", 0), 50), (1, ("n2", 2), 11)):
+        story.run(story.submit(spec(gpus, time_limit_ms=hours * HOUR_MS)), where_)
+    story.wait(10 * HOUR_MS).all_due()
+    story.submit(spec(2, time_limit_ms=50 * HOUR_MS))
+    plan = propose(StateView(story.state), story.state.policy, story.now, 1, 1_000)
+    assert (plan.reservations[0].job, plan.reservations[0].nodes) == (first, ("n1", "n2"))
+    assert not plan.actions

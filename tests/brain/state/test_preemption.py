@@ -2,10 +2,10 @@
 
 import pytest
 
-from stoker.brain.domain.allocation import TaskPlacement
+from stoker.brain.domain.allocation import Claim, TaskPlacement
 from stoker.brain.domain.array import JobRef
 from stoker.brain.domain.errors import Refusal
-from stoker.brain.domain.ids import GpuUuid, JobId, NodeName
+from stoker.brain.domain.ids import GpuUuid, JobId, NodeName, node_principal
 from stoker.brain.domain.job import StopCause, WarnSignal
 from stoker.brain.domain.job_changes import JobChanges
 from stoker.brain.domain.lifecycle import JobState, Outcome
@@ -16,10 +16,11 @@ from stoker.brain.domain.reason import ReasonCode, describe
 from stoker.brain.domain.units import NEVER
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.codec import load_snapshot, snapshot_chunks
-from stoker.brain.state.commands import Hold, Requeue, Submit, UpdateJob
+from stoker.brain.state.commands import Hold, ReportEnding, Requeue, Submit, UpdateJob
 from stoker.brain.state.events.job import AttemptStopping, CapacityClaimed, MemberMade
 from stoker.brain.state.events.union import Event
 from stoker.brain.state.invariants import violations
+from stoker.brain.state.state_view import StateView
 from tests.brain.state.story import ANNA, Story, settle_all, spec
 
 LOW, HIGH = 100, 1_000
@@ -203,6 +204,32 @@ def test_a_claim_stays_while_its_job_only_gets_another_name() -> None:
     preempt(story, high, low)
     story.do(UpdateJob(by=ANNA, target=JobRef(high), changes=JobChanges(name="other")))
     assert list(story.state.claims) == [high]
+
+
+def test_a_new_claim_takes_the_place_of_those_of_others_on_its_gpus() -> None:
+    """What another was to get is decided on again where its claim isn't heeded any more."""
+    story, low, high = busy()
+    preempt(story, high, low)
+    other = story.submit(spec(1, priority=HIGH))
+    story.apply(CapacityClaimed(job=other, tasks=placed_on(1)))
+    assert list(story.state.claims) == [other]
+
+
+def test_a_gpu_that_is_kept_for_two_is_seen_by_the_audit() -> None:
+    story, low, high = busy()
+    preempt(story, high, low)
+    other = story.submit(spec(1, priority=HIGH))
+    story.state.claims[other] = Claim(job=other, tasks=placed_on(1), at=story.now)
+    assert violations(story.state) == [f"GPU n1-1 is kept for job {high} and for job {other}"]
+
+
+def test_a_job_whose_leader_has_exited_is_ending_though_nobody_told_it() -> None:
+    """V4: what it holds comes free anyway, so it is counted among nobody's use."""
+    story, low, _ = busy()
+    key, node = story.key(low)
+    assert [each.stopping for each in StateView(story.state).running(story.now)] == [False]
+    story.do(ReportEnding(by=node_principal(node), node=node, keys=(key,)))
+    assert [each.stopping for each in StateView(story.state).running(story.now)] == [True]
 
 
 def test_claims_are_in_a_snapshot() -> None:

@@ -1,12 +1,13 @@
 """When is it said that a job is near its time limit, to people and to the job itself, and how often?"""
 
-from stoker.brain.domain.ids import CONTROL, JobId
+from stoker.brain.domain.ids import CONTROL, JobId, NodeName
 from stoker.brain.domain.job import WarnSignal
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.units import HOUR_MS, MINUTE_MS, Instant
 from stoker.brain.state.commands import MoveClock
 from stoker.brain.state.events.job import AttemptStopping, AttemptWarned, TimeLimitNear
 from stoker.brain.state.events.union import Event
+from stoker.brain.state.state_view import StateView
 from tests.brain.state.story import Story, spec
 from tests.brain.state.test_job_update import update
 
@@ -97,3 +98,21 @@ def test_r5_the_notice_keeps_out_of_the_way_when_the_clock_moves() -> None:
     story.do(MoveClock(by=CONTROL, by_ms=MINUTE_MS))
     assert said(story.wait(4 * MINUTE_MS)) == []
     assert said(story.wait(MINUTE_MS)) == [AttemptWarned]
+
+
+def test_a_job_ends_by_its_limit_whatever_the_clock_was_moved_by_before_and_since() -> None:
+    """What a reservation and `why` count on."""
+    story = Story()
+    story.node("n1", 1)
+    for moved in (HOUR_MS, MINUTE_MS):
+        story.do(MoveClock(by=CONTROL, by_ms=moved))
+        story.wait(moved)
+        job = story.submit(spec(1, time_limit_ms=5 * MINUTE_MS))
+        story.run(job, ("n1", 0))
+        ends_by = story.now + 5 * MINUTE_MS + story.state.policy.stop_grace_ms
+        assert [each.ends_by for each in StateView(story.state).releases(NodeName("n1"), story.now)] == [ends_by]
+        story.wait(2 * MINUTE_MS).do(MoveClock(by=CONTROL, by_ms=MINUTE_MS))
+        ends_by += MINUTE_MS
+        assert [each.ends_by for each in StateView(story.state).releases(NodeName("n1"), story.now)] == [ends_by]
+        assert [each.ends_by for each in StateView(story.state).running(story.now)] == [ends_by]
+        story.end(job)

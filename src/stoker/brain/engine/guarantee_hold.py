@@ -70,8 +70,11 @@ class GuaranteeHold:
                 return False
             targets = self._targets[key] = sorted(
                 self._found(candidates, demand),
-                key=lambda target: (target.node not in reserved, -self._free(target, demand), target.node),
+                key=lambda target: (-self._free(target, demand), target.node),
             )
+        if reserved:  # also where what is held for another job of this demand would fill them
+            own = [each for each in self._found(candidates, demand) if each.node in reserved]
+            targets[:] = [*own, *(each for each in targets if each.node not in reserved)]
         chosen = _chosen(targets, demand.tasks)
         if chosen is None:
             return False

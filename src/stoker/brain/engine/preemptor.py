@@ -52,9 +52,10 @@ class Preemptor:
         self._in_vain: dict[Shape, None] = {}
         """Shapes for which nobody may give way, or it wouldn't help."""
 
-    def promise(self, shape: Shape) -> None:
-        """Note that a job was placed."""
-        if self._search is not None:
+    def placed(self, job: JobId, shape: Shape) -> None:
+        """Note that a job was placed. One that has a claim may find place elsewhere, and counts once."""
+        claimed = self.claiming.pop(job, None) is not None
+        if self._search is not None and not claimed:
             self._search.promise(shape)
 
     def may_help_any(self) -> bool:
@@ -107,7 +108,9 @@ class Preemptor:
         self._places[candidate.job] = tasks
         specs = {victim.job: self._view.job(victim.job).spec for victim in victims}
         notices = {job: notice_ms(spec, cause, self._policy) for job, spec in specs.items()}
-        self._reservations.claim(candidate.job, tasks, {job: later(self._now, ms) for job, ms in notices.items()})
+        gone_by = {job: later(self._now, ms) for job, ms in notices.items()}
+        ends_in_ms = record.spec.time_limit_ms + self._policy.stop_grace_ms
+        self._reservations.claim(candidate.job, tasks, ends_in_ms, gone_by)
         array = candidate.array if candidate.lazy else JobId(0)
         return Preempt(job=candidate.job, array=array, tasks=tuple(tasks), victims=victims, cause=cause)
 

@@ -3,11 +3,13 @@
 Rules: R1  a job for which there is no room gets the earliest time at which it would fit if every job ended as late as
            its limit lets it, and the nodes on which it would: those with most room at that time, then those with most
            free now, then by name
-       R2  of what is free there now, what it needs beside what will have come free by then is withdrawn from others
+       R2  of what is free there now, what it needs beside what will have come free by then is withdrawn from others;
+           so is the rest of a shared GPU that is to come free whole, which new sharers would hold on
        R3  a job that will have ended by then may use it (backfill), and one that takes nothing of it may start anyhow
        R4  a later reservation counts what an earlier one takes as gone for good: how long that job will run is its own
        R5  a job that doesn't fit even once all have ended gets none: it waits for nodes, not for ends
-       R6  what comes free for a job because others give way to it (its claim) is kept as a whole, and before all else
+       R6  what comes free for a job because others give way to it (its claim) is kept as a whole, and before all else;
+           reservations count on it only once that job has ended
 So the first in the queue starts no later than its reservation says, whatever is submitted behind it: what starts
 meanwhile is over by then or leaves it alone, and an end that comes earlier only brings it forward.
 Alternatives: reservations for all that wait (conservative backfill) cost a walk over the nodes for each of them.
@@ -26,7 +28,7 @@ from stoker.brain.domain.allocation import TaskPlacement
 from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.fit import suitable_gpus, suits, tasks_that_fit
 from stoker.brain.domain.gpu import WHOLE_GPU
-from stoker.brain.domain.ids import JobId, NodeName
+from stoker.brain.domain.ids import GpuUuid, JobId, NodeName
 from stoker.brain.domain.plan import Reservation
 from stoker.brain.domain.units import NEVER, Instant, later
 from stoker.brain.engine.candidate_nodes import CandidateNodes
@@ -97,13 +99,19 @@ class ReservationBook:
         self._releases: dict[NodeName, Sequence[FutureRelease]] = {}
         """What all jobs will free, of nodes that were asked about."""
         self._ends: dict[CandidateNodes, _Ends] = {}
+        """Of selections that were asked about."""
+        self._shared: dict[GpuUuid, None] = {}
+        """GPUs of which this pass gave a share."""
 
     @property
     def is_full(self) -> bool:
         return len(self.made) - len(self._claims) >= self._max
 
     def started(self, job: JobId, tasks: Sequence[TaskPlacement], ends_in_ms: int) -> None:
-        """Note that a job was placed."""
+        """Note that a job was placed. What was kept for its claim, elsewhere, is free again."""
+        if job in self._claims:
+            self._drop(job)
+            del self._claims[job]
         self._new.append((job, tasks, ends_in_ms))
 
     def _note_started(self) -> None:
@@ -114,18 +122,25 @@ class ReservationBook:
                 known = {gpu.uuid: gpu for gpu in self._view.nodes[task.node].inventory.gpus}
                 # A shared GPU isn't whole again with the end of one task: it counts as held for good (R4).
                 gpus = [known[uuid] for uuid in task.gpus] if task.gpu_share == WHOLE_GPU else []
-                release = FutureRelease(ends_by, job, gpus, task.cpus, task.memory_mb)
-                self._started.setdefault(task.node, []).append(release)
-                self._releases.pop(task.node, None)
-        if self._new:
-            self._ends.clear()
-            self._new.clear()
+                if task.gpu_share != WHOLE_GPU:
+                    self._shared.update(dict.fromkeys(task.gpus))
+                self._will_free(task.node, FutureRelease(ends_by, job, gpus, task.cpus, task.memory_mb))
+        self._new.clear()
+
+    def _will_free(self, name: NodeName, release: FutureRelease) -> None:
+        self._started.setdefault(name, []).append(release)
+        self._releases.pop(name, None)
+        self._ends.clear()
 
     def _releases_on(self, name: NodeName) -> Sequence[FutureRelease]:
         """What ends of jobs will free on a node, also of those that this pass placed, the earliest first."""
         found = self._releases.get(name)
         if found is None:
             found, started = self._view.releases(name, self._now), self._started.get(name)
+            if self._shared:
+                found = [
+                    each._replace(gpus=[gpu for gpu in each.gpus if gpu.uuid not in self._shared]) for each in found
+                ]
             if started:
                 found = sorted([*found, *started], key=lambda each: each[:2])
             self._releases[name] = found
@@ -238,28 +253,55 @@ class ReservationBook:
         rest = needed.minus(keep)
         self._claimed[name] = self._claimed.get(name, _NOTHING).plus(NodeAmount(*(max(0, each) for each in rest)))
         if keep == _NOTHING:
-            return []
+            return self._keep_rests(name, demand, at)
         gpus = suitable_gpus(self._draft.free[name].gpus, demand)[: keep.gpus]
         uuids = tuple(gpu.uuid for gpu in gpus)
         placement = TaskPlacement(rank=0, node=name, gpus=uuids, cpus=keep.cpus, memory_mb=keep.memory_mb)
         self._draft.take(placement)
         self.kept_anything = True
         self.gpus_kept += keep.gpus
-        return [placement]
+        return [placement, *self._keep_rests(name, demand, at)]
+
+    def _keep_rests(self, name: NodeName, demand: Demand, at: Instant) -> list[TaskPlacement]:
+        """Keep the rests of shared GPUs that are to come free whole by then: a new sharer would hold them on (R2)."""
+        shared = {each.gpu.uuid: each for each in self._draft.free[name].shared}
+        if not shared:
+            return []
+        coming = [
+            gpu.uuid
+            for each in self._releases_on(name)
+            if each.ends_by <= at
+            for gpu in each.gpus
+            if suits(gpu, demand)
+        ]
+        kept = []
+        for rest in [
+            shared[uuid] for uuid in coming[: self._claimed[name].gpus] if uuid in shared and shared[uuid].left
+        ]:
+            share = TaskPlacement(rank=0, node=name, gpus=(rest.gpu.uuid,), cpus=0, memory_mb=0, gpu_share=rest.left)
+            self._draft.take(share)
+            self.kept_anything = True
+            self.gpus_kept += 1
+            kept.append(share)
+        return kept
 
     def claim(
-        self, job: JobId, tasks: Sequence[TaskPlacement], gone_by: Mapping[JobId, Instant] = MappingProxyType({})
+        self,
+        job: JobId,
+        tasks: Sequence[TaskPlacement],
+        ends_in_ms: int,
+        gone_by: Mapping[JobId, Instant] = MappingProxyType({}),
     ) -> None:
         """Keep what is free of the places of a job for which others give way. Nobody passes it there (R6).
 
-        `gone_by` are those that are told so in this pass, and when they are gone at the latest.
+        `ends_in_ms` is how long it runs at most, with its grace; `gone_by` are those that are told to give way in this
+        pass, and when they are gone at the latest.
         """
-        for at, each in enumerate(self.made):
-            if each.job == job:
-                self.lend(job)
-                del self.made[at], self._withdrawn[at]
-                break
+        self._drop(job)
         kept = [self._draft.take_free(task) for task in tasks]
+        for task, left in zip(tasks, kept, strict=True):  # what is still to come is nobody else's either (R4)
+            rest = len(task.gpus) - len(left.gpus), task.cpus - left.cpus, task.memory_mb - left.memory_mb
+            self._claimed[task.node] = self._claimed.get(task.node, _NOTHING).plus(NodeAmount(*rest))
         self.gpus_kept += sum(len(left.gpus) for left in kept)
         self.kept_anything = True
         self._claims[job] = None
@@ -271,8 +313,20 @@ class ReservationBook:
             for release in self._view.releases(node, self._now)
             if any(gpu.uuid in wanted for gpu in release.gpus)
         ]
-        self.made.append(Reservation(job=job, at=max(ends, default=self._now), nodes=tuple(nodes)))
+        at = max(ends, default=self._now)
+        for task in tasks:
+            gpus = [gpu for gpu in self._view.nodes[task.node].inventory.gpus if gpu.uuid in task.gpus]
+            self._will_free(task.node, FutureRelease(later(at, ends_in_ms), job, gpus, task.cpus, task.memory_mb))
+        self.made.append(Reservation(job=job, at=at, nodes=tuple(nodes)))
         self._withdrawn.append(kept)
+
+    def _drop(self, job: JobId) -> None:
+        """Forget the reservation of a job, if it has one, and free what is kept for it."""
+        for at, each in enumerate(self.made):
+            if each.job == job:
+                self.lend(job)
+                del self.made[at], self._withdrawn[at]
+                return
 
     def lend(self, job: JobId) -> None:
         """Free what is kept for a job, until the draft is rolled back."""
@@ -293,11 +347,15 @@ class ReservationBook:
         return sorted({each.at for each, kept in made if kept and each.job not in self._claims}, reverse=True)
 
     def release(self, job: JobId) -> Sequence[NodeName]:
-        """Free what is kept for a job, since it is held otherwise, and return the nodes of its reservation."""
+        """Free what is kept for a job, since it is held otherwise, and return the nodes of its reservation.
+
+        Rests of shared GPUs are kept on: only whole ones are held.
+        """
         at = next(at for at, each in enumerate(self.made) if each.job == job)
         for placement in reversed(self._withdrawn[at]):
-            self._draft.put_back(placement)
-        self._withdrawn[at].clear()
+            if placement.gpu_share == WHOLE_GPU:
+                self._draft.put_back(placement)
+        self._withdrawn[at] = [each for each in self._withdrawn[at] if each.gpu_share != WHOLE_GPU]
         return self.made[at].nodes
 
     def give_back(self, until: Instant = NEVER) -> None:

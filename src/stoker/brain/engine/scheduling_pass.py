@@ -192,7 +192,7 @@ class SchedulingPass:
             place = start_on(self._draft, self._view, self._policy, job, claim)
             if place is None:
                 self._preemptor.claiming[claim.job] = shape
-                self.reservations.claim(claim.job, claim.tasks)
+                self.reservations.claim(claim.job, claim.tasks, job.spec.time_limit_ms + self._policy.stop_grace_ms)
             else:
                 self._note_placed(Candidate(job.id, shape, job.array_of, False), place)
                 yield place
@@ -383,7 +383,7 @@ class SchedulingPass:
         shape = candidate.shape
         self.reservations.started(placed.job, placed.tasks, self._ends_in_ms(candidate))
         self._quota_order.take(shape)
-        self._preemptor.promise(shape)
+        self._preemptor.placed(placed.job, shape)
         self._placed[shape] = self._placed.get(shape, 0) + 1
         if candidate.array:
             slots = self._array_slots_of(candidate.array)

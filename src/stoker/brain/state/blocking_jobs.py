@@ -115,7 +115,10 @@ def _at_limit(
     """Of `jobs`, which count against a limit that is exceeded by `over`, each by its `amount`."""
     counted = list(islice(jobs, TASKS_MAX + 1))
     found = sorted(
-        (BlockingJob(latest_end(each, state.policy, now), each, each.spec.demand.total_milli) for each in counted),
+        (
+            BlockingJob(latest_end(each, state.policy, now, state.clock_moved_ms), each, each.spec.demand.total_milli)
+            for each in counted
+        ),
         key=_order,
     )
     fits_by: Instant | None = None
@@ -182,7 +185,9 @@ def _released(
         useful = {gpu.uuid for gpu in gpus}
         milli = sum(share for gpu, share in held if gpu.uuid in useful)
     cpus, memory_mb = sum(task.cpus for task in tasks), sum(task.memory_mb for task in tasks)
-    return _Freed(latest_end(job, state.policy, now), len(gpus), cpus, memory_mb, milli), len(tasks)
+    return _Freed(latest_end(job, state.policy, now, state.clock_moved_ms), len(gpus), cpus, memory_mb, milli), len(
+        tasks
+    )
 
 
 def _slots(has: _Freed, demand: Demand) -> int:

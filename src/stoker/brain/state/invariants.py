@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 
 from stoker.brain.domain.array import count_of
 from stoker.brain.domain.gpu import WHOLE_GPU
-from stoker.brain.domain.ids import GpuUuid
+from stoker.brain.domain.ids import GpuUuid, JobId
 from stoker.brain.domain.job import Job
 from stoker.brain.domain.lifecycle import LIVE, JobState, Outcome
 from stoker.brain.domain.preemption import may_claim
@@ -110,8 +110,12 @@ def each_job_consistent(state: ClusterState, jobs: Iterable[Job] | None = None) 
 
 
 def only_waiting_jobs_claim(state: ClusterState) -> Iterator[str]:
-    """Yield claims of jobs that couldn't start on what is kept for them."""
+    """Yield claims of jobs that couldn't start on what is kept for them, and GPUs that are kept for two."""
+    claimed: dict[GpuUuid, JobId] = {}
     for job_id, claim in state.claims.items():
+        for uuid in [uuid for task in claim.tasks for uuid in task.gpus]:
+            if claimed.setdefault(uuid, claim.job) != claim.job:
+                yield f"GPU {uuid} is kept for job {claimed[uuid]} and for job {claim.job}"
         job = state.jobs.get(job_id)
         if job is None or claim.job != job_id or job.members is not None or not may_claim(None, job):
             yield f"GPUs are kept for what does not wait for them: {job.story() if job else f'job {job_id}'}"

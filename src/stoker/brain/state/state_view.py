@@ -65,17 +65,18 @@ class StateView:
             attempt, spec = job.live_attempt, job.spec
             assert attempt is not None, f"a live job has a live attempt: {job.story()}"
             tasks = tuple([task.placement for task in attempt.open_tasks])
-            ends_by = latest_end(job, self._state.policy, now)
-            yield RunningJob(job.id, spec.shape, spec.priority, ends_by, attempt.stop is not None, tasks)
+            ends_by = latest_end(job, self._state.policy, now, self._state.clock_moved_ms)
+            yield RunningJob(job.id, spec.shape, spec.priority, ends_by, job.state is JobState.STOPPING, tasks)
 
     def releases(self, node: NodeName, now: Instant) -> Sequence[FutureRelease]:
         # Kept from pass to pass for as long as no record that it was made from is replaced.
         record, kept = self.nodes[node], self._state.releases.get(node)
         jobs = [self._jobs[job] for job in self._indexes.on_node.get(node, ())]
-        made_from = (self._state.policy, record, *jobs)
+        policy, moved_ms = self._state.policy, self._state.clock_moved_ms
+        made_from = (policy, moved_ms, record, *jobs)
         if kept is None or len(kept[0]) != len(made_from) or any(map(is_not, kept[0], made_from)):
             known = {gpu.uuid: gpu for gpu in record.inventory.gpus}
-            found = sorted([_release(job, record.name, known, self._state.policy) for job in jobs], key=_by_end)
+            found = sorted([_release(job, record.name, known, policy, moved_ms) for job in jobs], key=_by_end)
             if any(placement.gpu_share != WHOLE_GPU for placement in self.held_on(node)):
                 found = last_of_each_gpu(found)
             kept = self._state.releases[node] = made_from, found
@@ -118,12 +119,12 @@ def live_jobs(state: ClusterState) -> Iterator[Job]:
                 yield job
 
 
-def _release(job: Job, node: NodeName, gpus: Mapping[GpuUuid, Gpu], policy: Policy) -> FutureRelease:
+def _release(job: Job, node: NodeName, gpus: Mapping[GpuUuid, Gpu], policy: Policy, moved_ms: int) -> FutureRelease:
     """What the end of a job frees on a node. A start that takes long isn't foreseen."""
     attempt = job.live_attempt
     assert attempt is not None, f"only live jobs hold anything: {job.story()}"
     tasks = [task.placement for task in tasks_on(job, node)]
-    ends_by = latest_end(job, policy, attempt.placed_at if attempt.began_at == NEVER else NEVER)
+    ends_by = latest_end(job, policy, attempt.placed_at if attempt.began_at == NEVER else NEVER, moved_ms)
     held = tuple([gpus[uuid] for task in tasks for uuid in task.gpus if uuid in gpus])
     return FutureRelease(
         ends_by, job.id, held, sum([task.cpus for task in tasks]), sum([task.memory_mb for task in tasks])
@@ -135,7 +136,8 @@ def last_of_each_gpu(releases: Sequence[FutureRelease]) -> list[FutureRelease]:
     seen: dict[GpuUuid, None] = {}
     found = []
     for each in reversed(releases):
-        found.append(each._replace(gpus=[gpu for gpu in each.gpus if gpu.uuid not in seen]))
+        here = {gpu.uuid: gpu for gpu in each.gpus if gpu.uuid not in seen}  # tasks of one gang may share one too
+        found.append(each._replace(gpus=list(here.values())))
         seen.update(dict.fromkeys(gpu.uuid for gpu in each.gpus))
     return found[::-1]
 
@@ -144,14 +146,16 @@ def _by_end(release: FutureRelease) -> tuple[Instant, JobId]:
     return release.ends_by, release.job
 
 
-def latest_end(job: Job, policy: Policy, now: Instant) -> Instant:
+def latest_end(job: Job, policy: Policy, now: Instant, clock_moved_ms: int = 0) -> Instant:
     """Return when a live job will have ended at the latest: by its time limit, and the grace time after it.
 
-    What hasn't started counts from now.
+    What hasn't started counts from now. `clock_moved_ms` is that of the state: by so much the limit ends later on its
+    clock than by the time since the start, less what had been moved by then.
     """
     attempt = job.live_attempt
     assert attempt is not None, f"only live jobs hold anything: {job.story()}"
     if attempt.stop is not None:
         return max(now, gone_by(job, policy))
-    began = later(attempt.began_at, -attempt.clock_moved_ms) if attempt.began_at != NEVER else now
+    moved_ms = clock_moved_ms - attempt.clock_moved_ms
+    began = later(attempt.began_at, moved_ms) if attempt.began_at != NEVER else now
     return later(max(now, later(began, job.spec.time_limit_ms)), policy.stop_grace_ms)

@@ -317,6 +317,10 @@ def _told_of_limit(job: Job, event: events.TimeLimitNear | events.AttemptWarned)
 
 
 def _claim(state: ClusterState, event: events.CapacityClaimed, at: Instant) -> None:
+    wanted = {uuid for task in event.tasks for uuid in task.gpus}
+    for other in list(state.claims.values()):  # one that wasn't heeded any more when this was decided
+        if any(not wanted.isdisjoint(task.gpus) for task in other.tasks):
+            del state.claims[other.job]
     state.claims.pop(event.job, None)  # to the end of the line
     state.claims[event.job] = Claim(job=event.job, tasks=event.tasks, at=at)
 

@@ -157,7 +157,8 @@ class AttemptStopping(_AboutAttempt, frozen=True, kw_only=True, tag="attempt_sto
 class CapacityClaimed(AboutJob, frozen=True, kw_only=True, tag="capacity_claimed"):
     """A pending job got a claim: what others are told to give up, and what is free beside it, is kept for it.
 
-    It takes the place of an earlier claim of the job, and lasts until the job is placed, or may not start any more.
+    It takes the place of an earlier claim of the job, and of those on its GPUs, and lasts until the job is placed, or
+    may not start any more.
     """
 
     row: ClassVar["Row[CapacityClaimed]"] = Row(
