@@ -86,6 +86,11 @@ class WaitExplanation:
         self._of_gpus: dict[int, Reason] = {}
         """By number of tasks: many shapes differ only in what they ask beside their GPUs."""
 
+    @property
+    def gpus_free(self) -> int:
+        """Suitable GPUs free on all nodes."""
+        return self._gpus.free
+
     def _count_returning(self, away: Mapping[NodeName, Free]) -> None:
         cache = self._cache
         names = (name for each in cache.candidates.admitted.classes for name in each.names if name in away)

@@ -13,7 +13,7 @@ Limits: `in_order` costs about 1 us per job that comes up and, once in a pass, p
 """
 
 from bisect import bisect_left
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from itertools import islice
 from typing import Final, NamedTuple
@@ -199,6 +199,26 @@ def in_order(order: QueueOrder, buckets: Iterable[Bucket], blocked: Container[Sh
         following = order.following(queue)
         if following is not None:
             heappush(heads, following)
+
+
+class AllBut:
+    """Shapes that don't come up: all but these."""
+
+    def __init__(self, comes_up: Callable[[Shape], bool]) -> None:
+        self._comes_up = comes_up
+
+    def __contains__(self, shape: object) -> bool:
+        return not self._comes_up(shape)  # type: ignore[arg-type]  # only shapes are asked about
+
+
+class Hidden:
+    """Shapes that don't come up: blocked ones, but for some."""
+
+    def __init__(self, blocked: Container[Shape], comes_up: Callable[[Shape], bool]) -> None:
+        self._blocked, self._comes_up = blocked, comes_up
+
+    def __contains__(self, shape: object) -> bool:
+        return shape in self._blocked and not self._comes_up(shape)  # type: ignore[arg-type]  # only shapes are asked about
 
 
 def queue_position(view: View, policy: Policy, job: Job, now: Instant) -> QueuePosition | None:

@@ -3,7 +3,7 @@
 The rules D1 to D10 stand in `decide`.
 """
 
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Final
 
@@ -27,7 +27,7 @@ from stoker.brain.engine.gang import meeting, needs_rendezvous, number_ranks
 from stoker.brain.engine.gpu_choices import GpuChoices, GpuDemand, first_fits, fits_besides
 from stoker.brain.engine.guarantee_hold import HELD_MAX, GuaranteeHold
 from stoker.brain.engine.preemptor import Preemptor, is_coming, lapses_at, start_on
-from stoker.brain.engine.queue_order import Candidate, QueueOrder, in_order
+from stoker.brain.engine.queue_order import AllBut, Candidate, Hidden, QueueOrder, in_order
 from stoker.brain.engine.quota_order import FIRST, QuotaOrder
 from stoker.brain.engine.reservation import ReservationBook
 from stoker.brain.engine.satisfiability import NodeClassStatus
@@ -91,6 +91,10 @@ class SchedulingPass:
         self._portless: dict[NodeName, None] = {}
         """Nodes whose address has no port left: they take no part in attempts that need one."""
         self._class_status = NodeClassStatus(view)
+        self._gpus_held = 0
+        """For guarantees, at the end."""
+        self._kept_for_others: Reason | None = None
+        """The reason of all that would fit beside what is reserved, once one does."""
         self._array_slots: dict[JobId, int | None] = {}
         """Members that arrays may still start in this pass."""
 
@@ -279,14 +283,14 @@ class SchedulingPass:
         if self._queue_order is None:
             self._queue_order = QueueOrder(self._view, self._policy, self._now, self._nodes_allowed)
         if self._preempting:
-            yield from in_order(self._queue_order, self._buckets, _AllBut(self._may_preempt))
+            yield from in_order(self._queue_order, self._buckets, AllBut(self._may_preempt))
         elif self._backfill.until == NEVER:
             comes_up = self._may_reserve if self._quota_order.is_busy else self._reservable.__contains__
-            hidden = _Hidden(self.blocked, comes_up) if self._reservable else self.blocked
+            hidden = Hidden(self.blocked, comes_up) if self._reservable else self.blocked
             yield from in_order(self._queue_order, self._buckets, hidden)
         else:
             comes_up = self._backfill.comes_up if self._quota_order.is_busy else self._backfill.comes_up_in_time
-            for candidate in in_order(self._queue_order, self._buckets, _Hidden(self.blocked, comes_up)):
+            for candidate in in_order(self._queue_order, self._buckets, Hidden(self.blocked, comes_up)):
                 self._backfill.unblock(candidate.shape)
                 yield candidate
 
@@ -430,6 +434,7 @@ class SchedulingPass:
     def reasons(self) -> dict[Shape, Reason]:
         """Return why each blocked shape waits, now that the pass is over."""
         self.shape = None
+        self._gpus_held = self._guarantee_hold.gpus
         self._guarantee_hold.give_back()
         self.reservations.give_back()
         for shape in self._preemptor.claiming.values():  # backfill looked at the others of it anew
@@ -454,8 +459,7 @@ class SchedulingPass:
             choices.waiting = explain.WaitExplanation(self._class_status, choices.last)
         reason = choices.waiting.why(shape.demand)
         if reason is None and shape in self._borrowers and self._guarantee_hold.withdrawn:
-            free, kept = choices.last.gpu_capacity().free, self._guarantee_hold.gpus
-            return explain.guarantee_kept(free, kept, shape.demand)
+            return explain.guarantee_kept(choices.waiting.gpus_free, self._gpus_held, shape.demand)
         return reason or self._no_port(shape.demand, choices) or self._reserved()
 
     def _no_port(self, demand: Demand, choices: GpuChoices) -> Reason | None:
@@ -473,24 +477,6 @@ class SchedulingPass:
 
     def _reserved(self) -> Reason:
         assert self.reservations.kept_anything, f"blocked, and nothing is short: {self.shape}"
-        return explain.reserved(self.reservations.gpus_kept, self.reservations.made)
-
-
-class _AllBut:
-    """Shapes that don't come up: all but these."""
-
-    def __init__(self, comes_up: Callable[[Shape], bool]) -> None:
-        self._comes_up = comes_up
-
-    def __contains__(self, shape: object) -> bool:
-        return not self._comes_up(shape)  # type: ignore[arg-type]  # only shapes are asked about
-
-
-class _Hidden:
-    """Shapes that don't come up: blocked ones, but for some."""
-
-    def __init__(self, blocked: Container[Shape], comes_up: Callable[[Shape], bool]) -> None:
-        self._blocked, self._comes_up = blocked, comes_up
-
-    def __contains__(self, shape: object) -> bool:
-        return shape in self._blocked and not self._comes_up(shape)  # type: ignore[arg-type]  # only shapes are asked about
+        if self._kept_for_others is None:
+            self._kept_for_others = explain.reserved(self.reservations.gpus_kept, self.reservations.made)
+        return self._kept_for_others
