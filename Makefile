@@ -75,7 +75,7 @@ bench: setup-dev
 	@failed=; for each in $(BENCHES); do echo "# $$each"; $(PY) -m benchmarks.$$each $(ARGS) || failed="$$failed $$each"; done; \
 		[ -z "$$failed" ] || { echo "make bench: failed:$$failed" >&2; exit 1; }
 
-## make soak       random faults on virtual time for MINUTES (10) minutes, from where the last soak stopped; KIND=single, pair, shared, fast, lying, days or pair-days
+## make soak       random faults on virtual time for MINUTES (10) minutes, from where the last soak stopped; KIND=single, pair, shared, fast, lying, taking, pair-taking, days or pair-days
 soak: setup-dev
 	@$(PY) -m tests.rig.soak --minutes $(MINUTES) $(if $(KIND),--kind $(KIND))
 

@@ -27,6 +27,10 @@ from tests.rig.sim_runner import SimFolders, SimRunner
 
 SETTINGS = ControlSettings(policy=PolicySettings(stop_grace_s=2, port_min=20_000, port_max=20_015))
 """Few ports, so that they run out and collide; all else as shipped."""
+TAKING_POLICY = PolicySettings(
+    stop_grace_s=2, port_min=20_000, port_max=20_015, preemptions_max=2, preempt_notice_max_s=5, gpu_sharers_max=3
+)
+"""Where people take from each other: bounds that a run reaches."""
 
 
 class ProcessTasks:
@@ -62,6 +66,7 @@ class ControlProcess:
     ) -> None:
         self._disk, self._network, self._look_back_max = disk, network, look_back_max
         self.clock = clock
+        self.settings = SETTINGS
         self.telemetry = Notes(clock, "control")
         self._world = ControlPorts(clock=clock, entropy=entropy, telemetry=self.telemetry)
         self._parts: LiveControlPlane | None = None
@@ -90,7 +95,7 @@ class ControlProcess:
         log = SimLog(self._disk, self._world.clock, self._world.entropy, look_back_max=self._look_back_max)
         await log.open()
         self._parts = await recover_control(
-            SETTINGS, log, SimHistory(self._disk.archive, self._world.clock), self._world
+            self.settings, log, SimHistory(self._disk.archive, self._world.clock), self._world
         )
         async with active(self._parts) as duties:
             self._network.serve(Served(CONTROL, self._parts.sessions))

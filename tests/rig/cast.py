@@ -7,7 +7,7 @@ import asyncio
 import random
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Sequence
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from stoker.brain.domain.ids import JobId, NodeName, Principal
 from stoker.brain.domain.job import JobSpec
@@ -19,6 +19,9 @@ from tests.rig.oracle import Oracle
 from tests.rig.sim_machine import Machine
 from tests.rig.sim_network import CONTROL, SimNetwork
 from tests.rig.sim_ports import SimClock, SimEntropy
+
+if TYPE_CHECKING:
+    from tests.rig.taking import TakingPeople
 
 GPUS: Final = 4
 
@@ -38,6 +41,7 @@ class Cast(ABC):
         """`drift`: by how much the clock of each machine may run too fast or too slow; `guarded`: do nodes end tasks
         with their leases?"""
         self.dice = random.Random(seed)
+        self._addresses = addresses
         self.clock, self.entropy = SimClock(), SimEntropy(seed + 1)
         self.network = SimNetwork(self.clock, self.entropy)
         clocks = [SimClock(rate=1 + self.dice.uniform(-drift, drift) if drift else 1.0) for _ in range(nodes)]
@@ -49,8 +53,30 @@ class Cast(ABC):
         self.network.on_instruction = self.oracle.instructed
         self.drained: dict[NodeName, None] = {}
         self.faults = 0
+        self.taking: TakingPeople | None = None
+        """Who wants to have what others hold; None = nobody does so on purpose."""
         self._clients: set[asyncio.Task[None]] = set()
         self._errands: set[asyncio.Task[None]] = set()
+
+    def let_in(self, people: "TakingPeople") -> None:
+        self.taking = people
+
+    def note_trouble(self) -> None:
+        """Nodes that can't do now what they are told."""
+        for agent in self.agents:
+            reached = any(
+                self.network.passes(agent.node, to) and self.network.passes(to, agent.node) for to in self._addresses
+            )
+            if (
+                not reached
+                or not agent.runs
+                or not agent.gate.is_open
+                or agent.machine.frozen
+                or agent.machine.cannot_work
+            ):
+                self.oracle.taking.trouble(agent.node)
+        if self.network.lossy or self.network.slow_s:
+            self.oracle.taking.trouble(None)
 
     # --- what people do -----------------------------------------------------------------------------------------
 

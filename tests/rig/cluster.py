@@ -1,7 +1,9 @@
 """The cast of one run with a single control plane: it can be killed and started, its disk stays."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+from msgspec.structs import replace
 
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.ids import JobId, Principal
@@ -11,12 +13,15 @@ from stoker.brain.state.commands import Command, Submit
 from stoker.brain.state.events.job import JobSubmitted
 from stoker.brain.state.events.union import Event
 from stoker.control.committer import Committer
-from tests.rig.assembly import ControlProcess
+from tests.rig.assembly import SETTINGS, TAKING_POLICY, ControlProcess
 from tests.rig.cast import Cast
 from tests.rig.recorded import history_faults, untold
 from tests.rig.sim_log import SimDisk
 from tests.rig.sim_network import CONTROL
 from tests.rig.sim_ports import SimClock
+
+if TYPE_CHECKING:
+    from tests.rig.taking import TakingPeople
 
 PEACE_S: Final = 3_600.0
 """Of virtual time, in which everything must have ended once the faults have."""
@@ -38,7 +43,14 @@ class Cluster(Cast):
 
     def _new_control(self) -> ControlProcess:
         clock = SimClock(self.wall_offset_s)
-        return ControlProcess(self.disk, self.network, clock, self.entropy, self.look_back_max)
+        made = ControlProcess(self.disk, self.network, clock, self.entropy, self.look_back_max)
+        made.settings = SETTINGS if self.taking is None else replace(SETTINGS, policy=TAKING_POLICY)
+        return made
+
+    def let_in(self, people: "TakingPeople") -> None:
+        """Before it starts."""
+        super().let_in(people)
+        self.control = self._new_control()
 
     async def start(self) -> None:
         assert await self.control.start(), "the first control plane didn't start"
@@ -85,6 +97,7 @@ class Cluster(Cast):
         """What can be seen between two steps."""
         if self.network.control is not None:
             self.oracle.stepped(self.control.parts.committer.state, self.control.parts.loop)
+        self.note_trouble()
         self._must_not_have_crashed()
         self.oracle.broken += self.network.broken_promises
         self.oracle.verdict()

@@ -30,7 +30,13 @@ Fault = Callable[[Cluster], Awaitable[None]]
 async def one_fault(cluster: Cluster, among: Sequence[Fault] = ()) -> None:
     """`among`: one of these; empty = of any kind."""
     cluster.faults += 1
-    await cluster.dice.choice(among or FAULTS)(cluster)
+    fault, trouble = cluster.dice.choice(among or FAULTS), cluster.oracle.taking.trouble
+    of_one_node = fault in NODE_FAULTS and fault is not lossy
+    if not of_one_node:
+        trouble(None)
+    await fault(cluster)
+    if not of_one_node:
+        trouble(None)
     for agent in cluster.agents:
         if cluster.dice.random() < 0.5:
             cluster.network.heal(agent.node)
@@ -332,7 +338,9 @@ def afterwards(cluster: Cast, seconds: float, deed: Callable[[], None]) -> None:
 
 
 def any_agent(cluster: Cast) -> AgentProcess:
-    return cluster.dice.choice(cluster.agents)
+    agent = cluster.dice.choice(cluster.agents)
+    cluster.oracle.taking.trouble(agent.node)
+    return agent
 
 
 async def restart_agent(cluster: Cast, agent: AgentProcess) -> None:

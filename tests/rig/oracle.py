@@ -6,7 +6,7 @@ noted, and the run ends with it at the next step: an exception in the middle of 
 
 Promises: O1  an acknowledged job is never lost
           O2  each task of each attempt is started at most once, ever
-          O3  no GPU serves two living processes
+          O3  no GPU serves two living processes, but for sharers whose shares make no more than the whole of it
           O4  no job runs as two attempts at once
           O5  a task has ended, and a job is final, only when none of its processes lives; also one that was settled for
               the silence of its node
@@ -22,7 +22,7 @@ Promises: O1  an acknowledged job is never lost
           O14 no task is placed on a node that its job doesn't select
           O15 to O18, and O24, are those of `sharing_oracle.py`
           O19 the audit of the ledger finds nothing: what it would repair doesn't happen
-          O20 to O23 are those of `ailing_oracle.py`
+          O20 to O23 are those of `ailing_oracle.py`, O25 to O31 those of `taking_oracle.py`
 What ran on a node that a person forgot by force is exempt from O4 and O5 (ADR 3): they were told so.
 """
 
@@ -32,8 +32,9 @@ from typing import Final
 
 from stoker.brain.domain.array import JobRef
 from stoker.brain.domain.dependency import DependencyKind
-from stoker.brain.domain.ids import GpuUuid, JobId, Position
-from stoker.brain.domain.instruction import Instruction, Signal, Start, TaskKey
+from stoker.brain.domain.gpu import WHOLE_GPU
+from stoker.brain.domain.ids import JobId, Position
+from stoker.brain.domain.instruction import Instruction, Signal, Start, TaskKey, Warn
 from stoker.brain.domain.job import EndCause, Job, Task
 from stoker.brain.domain.label import labels_of, taints_of
 from stoker.brain.domain.lifecycle import JobState
@@ -54,6 +55,7 @@ from tests.rig.sharing_oracle import SharingOracle
 from tests.rig.sim_log import SimDisk
 from tests.rig.sim_machine import Machine, Process
 from tests.rig.sim_ports import Notes
+from tests.rig.taking_oracle import TakingOracle
 
 _NEVER_RAN = (EndCause.GONE, EndCause.NEVER_STARTED)
 """Ends that an agent gives for a task of which its runner has no record. No command of the rig's fails to start."""
@@ -89,9 +91,11 @@ class Oracle:
     """(job, attempts so far or members left) -> how many passes had been made when it was first seen waiting."""
 
     ailing: AilingOracle = field(init=False)
+    taking: TakingOracle = field(init=False)
 
     def __post_init__(self) -> None:
         self.ailing = AilingOracle(self.broken)
+        self.taking = TakingOracle(self.broken)
         for machine in self.machines:
             machine.on_start = self.began
 
@@ -113,6 +117,7 @@ class Oracle:
             self.broken.append(f"O6 event {state.position} is of {fact.at}, after one of {self._last_at}")
         self._last_at = fact.at
         self.ailing.applied(state, fact.event, fact.at)
+        self.taking.applied(state, fact)
         if isinstance(fact.event, TaskEnded) and (fact.event.end.proved or fact.event.end.cause is EndCause.SILENT):
             self._must_be_gone(TaskKey(fact.event.job, fact.event.attempt, fact.event.rank), fact.event.end.cause)
         elif isinstance(fact.event, DependenciesMet):
@@ -126,12 +131,13 @@ class Oracle:
                 if job is not None and job.is_final:
                     self.broken.append(f"O5 {job.story()} is final, but {process.key} lives on {machine.name}")
 
-    def planned(self, state: ClusterState, plan: Plan) -> None:
+    def planned(self, state: ClusterState, plan: Plan, now: Instant) -> None:
         """Of one pass, at the moment at which it decided."""
         waiting = state.indexes.waiting
         if not any(shape.demand.cpus == POISON_CPUS for _, shape, _ in waiting):  # one that is set aside has no turn
             self.broken += self.sharing.planned(state, plan)
         self.ailing.planned(state, plan)
+        self.taking.planned(state, plan, now)
 
     def _must_be_due(self, job: Job, at: Instant) -> None:
         """O12, O13."""
@@ -163,6 +169,7 @@ class Oracle:
     def written(self, records: Sequence[bytes]) -> None:
         for record in records:
             event = decode_fact(record).event
+            self.taking.written(event)
             if isinstance(event, JobPlaced):
                 self._placed.add((event.job, event.attempt))
             elif isinstance(event, AttemptStopping):
@@ -171,7 +178,7 @@ class Oracle:
     def instructed(self, instruction: Instruction) -> None:
         """O10. A stop without a cause is for a stray, which no ledger placed."""
         attempt = (instruction.key.job, instruction.key.attempt)
-        if isinstance(instruction, Start | Signal):
+        if isinstance(instruction, Start | Signal | Warn):
             durable = attempt in self._placed
         else:
             durable = instruction.cause is None or attempt in self._stopped
@@ -184,10 +191,11 @@ class Oracle:
         key = process.key
         if machine.started[key] > 1:
             self.broken.append(f"O2 {key} was started {machine.started[key]} times on {machine.name}")
-        for other in machine.live():
-            shared: set[GpuUuid] = set(process.gpus) & set(other.gpus)
-            if other is not process and shared:
-                self.broken.append(f"O3 {sorted(shared)} serve {other.key} and {key}")
+        for uuid in process.gpus:
+            holders = [each for each in machine.live() if uuid in each.gpus]
+            whole = any(_share_of(machine, each) == WHOLE_GPU for each in holders)
+            if len(holders) > 1 and (whole or sum(_share_of(machine, each) for each in holders) > WHOLE_GPU):
+                self.broken.append(f"O3 {uuid} serves {[each.key for each in holders]}")
         if machine.name not in self.forgotten:
             self._must_be_alone(machine, key)
 
@@ -215,10 +223,13 @@ class Oracle:
         self._ledger, self._last_at = None, NEVER
         self._waited.clear()
         self.ailing.killed()
+        self.taking.killed()
 
-    def recovered(self, state: ClusterState) -> None:
+    def recovered(self, state: ClusterState, ahead: Sequence[Fact] = ()) -> None:
+        """`ahead`: facts of the one that leads now that aren't in `written` yet."""
         self._ledger = state
         self.ailing.recovered(state)
+        self.taking.recovered(state, ahead)
         self.broken += [f"O6 after recovery: {violation}" for violation in violations(state)]
         self.broken += [
             f"O1 job {job} was acknowledged and is lost" for job in self.acknowledged if job not in state.jobs
@@ -228,6 +239,7 @@ class Oracle:
     def stepped(self, state: ClusterState, loop: Loop) -> None:
         """O7. A pass under way when a job was first seen may not have seen it; the next one has."""
         self.ailing.stepped(state, loop, self._known_machines())
+        self.taking.stepped(state, self.forgotten | self.liars)
         waited = {}
         for ids in (*state.indexes.waiting.values(), *state.indexes.waiting_arrays.values()):
             for job_id in ids.entries:
@@ -317,6 +329,10 @@ class Oracle:
             self.broken.append("O11 the log, replayed from its beginning, gives another state")
         if disk.snapshots and _replay(load_snapshot(disk.snapshots[-1].chunks), disk) != live:
             self.broken.append("O11 the newest snapshot and what follows it give another state")
+
+
+def _share_of(machine: Machine, process: Process) -> int:
+    return machine.records[process.key].start.gpu_share
 
 
 def _has_been_full(state: ClusterState, array: Job) -> bool:

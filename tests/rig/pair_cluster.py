@@ -1,7 +1,7 @@
 """The cast of a run with two control planes: each with a disk of its own, or both on one database; and one marker."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
 
@@ -14,6 +14,7 @@ from stoker.brain.state.commands import Command, CreateToken, Requeue, SignalJob
 from stoker.brain.state.events.job import JobSubmitted
 from stoker.brain.state.events.union import Event
 from stoker.control.committer import Committer
+from tests.rig.assembly import TAKING_POLICY
 from tests.rig.cast import Cast
 from tests.rig.pair_client import PairClient
 from tests.rig.pair_control import DRIFT, Common, PairControl
@@ -24,6 +25,9 @@ from tests.rig.sim_disk import SimDisk
 from tests.rig.sim_lease import SharedPlace
 from tests.rig.sim_network import SimNetwork
 from tests.rig.sim_peers import SimPeers
+
+if TYPE_CHECKING:
+    from tests.rig.taking import TakingPeople
 
 NAMES: Final = ("a", "b")
 PEACE_S: Final = 1_800.0
@@ -65,6 +69,12 @@ class PairCluster(Cast):
         self.network.on_message = self.pair.instructs
         self.place.on_put = self._marker_was_put
         self._when_replaced: list[tuple[str, Callable[[], None]]] = []
+
+    def let_in(self, people: "TakingPeople") -> None:
+        """Before it starts."""
+        super().let_in(people)
+        for control in self.controls.values():
+            control.policy = TAKING_POLICY
 
     def _marker_was_put(self, marker: LeaseRecord) -> None:
         if self.database is not None:
@@ -171,6 +181,7 @@ class PairCluster(Cast):
             control = active.life.control
             if control.committer is self.pair.leader:
                 self.oracle.stepped(control.committer.state, control.loop)
+        self.note_trouble()
         self._must_not_have_crashed()
         self.oracle.broken += self.network.broken_promises
         self.oracle.verdict()

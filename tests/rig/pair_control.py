@@ -19,6 +19,7 @@ from stoker.live.failover.tenure import OneLog, OwnLogs, TenurePorts, Tenures
 from stoker.live.settings.control import AgentsSettings, ControlSettings, FailoverSettings
 from stoker.live.settings.policy import PolicySettings
 from stoker.ports import Clock, Entropy, ReplicaLog, SharedLog
+from tests.rig.assembly import SETTINGS
 from tests.rig.process import SimProcess
 from tests.rig.sim_disk import SimDisk
 from tests.rig.sim_history import SimHistory
@@ -77,6 +78,7 @@ class PairControl:
     clock: SimClock = field(default_factory=SimClock)
     """Of the newest process."""
     process: SimProcess | None = None
+    policy: PolicySettings = SETTINGS.policy
     life: Tenure | None = None
     lives: int = 0
     stop: asyncio.Event = field(default_factory=asyncio.Event)
@@ -89,7 +91,7 @@ class PairControl:
     def settings(self) -> ControlSettings:
         others = tuple(name for name in self.common.names if name != self.name)
         return ControlSettings(
-            policy=PolicySettings(stop_grace_s=2, port_min=20_000, port_max=20_015),  # type: ignore[call-arg]  # its fields are drawn at run time
+            policy=self.policy,
             agents=AgentsSettings(attempt_lease_s=ATTEMPT_LEASE_S),
             failover=FailoverSettings(
                 enabled=True,

@@ -27,6 +27,7 @@ Fault = Callable[[PairCluster], Awaitable[None]]
 async def one_fault(cluster: PairCluster, among: Sequence[Fault] = ()) -> None:
     """`among`: one of these; empty = of any kind."""
     cluster.faults += 1
+    cluster.oracle.taking.trouble(None)
     kind = among or cluster.dice.choice(KINDS)
     fault = cluster.dice.choice(kind)
     await fault(cluster)

@@ -73,7 +73,7 @@ class PairOracle:
             return
         first = entries[0][0]
         if committer is not self.leader and epoch >= max(self.leaders):
-            self._leads(control, committer, first)
+            self._leads(control, committer, first, entries)
         for position, record in enumerate(records, start=first):
             if position == len(self.truth) + 1:
                 self._know(record, epoch)
@@ -113,7 +113,7 @@ class PairOracle:
         self.newest = max(self.newest, epoch)
         self.cluster.oracle.written((record,))
 
-    def _leads(self, control: "PairControl", committer: Committer, first: int) -> None:
+    def _leads(self, control: "PairControl", committer: Committer, first: int, entries: Sequence[Entry]) -> None:
         """P3. Its log up to `first` becomes the truth, and must hold what was the truth."""
         disk, truth = self.cluster.log_of(control), self.truth
         if first - 1 < len(truth):
@@ -129,7 +129,8 @@ class PairOracle:
                 self._know(record, disk.epochs[position - disk.first])
         self.leader, self.takeovers = committer, self.takeovers + 1
         self.cluster.oracle.killed()
-        self.cluster.oracle.recovered(committer.state)
+        ahead = [fact for _, fact in (*entries, *committer._gathering.entries)]
+        self.cluster.oracle.recovered(committer.state, ahead)
 
     def _must_be_kept(self, control: "PairControl", first: int, records: Sequence[bytes]) -> None:
         """P4. A member whose disk was lost since isn't looked at."""

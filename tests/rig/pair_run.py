@@ -25,7 +25,7 @@ from tests.rig.pair_cluster import PairCluster
 from tests.rig.pair_faults import Fault, one_fault
 from tests.rig.people import act, no_wish_unmet, resume_all
 from tests.rig.process import RUNNING
-from tests.rig.run import DAYS_S, Course, Report, poisonable, report
+from tests.rig.run import DAYS_S, Course, Report, poisonable, report, taking
 from tests.rig.sharing import found
 from tests.rig.virtual_loop import run_virtual
 
@@ -50,6 +50,13 @@ def simulate_pair(
     return run_virtual(lambda: _play(PairCluster(seed, nodes, shared=shared, profile=profile), seed, course))
 
 
+def simulate_pair_taking(seed: int, *, steps: int = 30, faults: Sequence[Fault] = ()) -> Report:
+    """As `simulate_pair`, each with a log of its own, with people who want to have what others hold."""
+    cluster = partial(PairCluster, seed, 3)
+    course = Course(steps, faults=faults, pauses_s=PAUSES_S)
+    return run_virtual(lambda: _play(taking(cluster(), seed), seed, course))
+
+
 def simulate_pair_days(seed: int, steps: int) -> Report:
     """As `simulate_pair`, each with a log of its own, over days."""
     cluster = partial(PairCluster, seed, 3, shared=False, profile="default")
@@ -65,6 +72,8 @@ async def _play(cluster: PairCluster, seed: int, course: Course) -> Report:
             for _ in range(course.steps):
                 for _ in range(dice.choice([0, 1, 1, 4])):
                     act(cluster)
+                if cluster.taking is not None:
+                    cluster.taking.act(cluster)
                 await cluster.clock.sleep(dice.choice(course.pauses_s))
                 cluster.look()
                 if dice.random() < 0.6:
@@ -101,7 +110,7 @@ def watched(cluster: PairCluster) -> Iterator[None]:
         plan = propose(view, policy, now, seed, budget)
         state, control = led(), pair.leading
         if state is not None and control is not None and RUNNING.get() is control.process:
-            oracle.planned(state, plan)
+            oracle.planned(state, plan, now)
         return plan
 
     def announced(writer: Committer, batch: "committer._Batch") -> None:

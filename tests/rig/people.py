@@ -65,7 +65,7 @@ def any_spec(cluster: Cast) -> JobSpec:
     gpus = dice.choice([0, 1, 1, 2, 3]) if tasks == 1 else dice.choice([1, 2])
     seconds = dice.choice([0.001, 0.001, 0.5, 0.5, 3, 3, 20, 20, FOR_EVER_S])
     exit_code = dice.choice([0, 0, 0, 1, 77])
-    return JobSpec(
+    spec = JobSpec(
         name="rig",
         demand=Demand(gpu_count=gpus, tasks=tasks),
         command=f"{seconds} {exit_code} {dice.choice(['', '', 'trap', 'linger'])}".strip(),
@@ -80,6 +80,7 @@ def any_spec(cluster: Cast) -> JobSpec:
         **any_ownership(cluster),
         begin=Instant(cluster.clock.now() + 20_000) if dice.random() < 0.05 else NEVER,
     )
+    return spec if cluster.taking is None else cluster.taking.dressed(spec)
 
 
 def poisonous_spec(cluster: Cast) -> JobSpec:

@@ -17,7 +17,14 @@ from stoker.brain.domain.lifecycle import FINAL, JobState
 from stoker.brain.domain.units import Instant
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.indexes import end_of, rebuild
-from stoker.brain.state.invariants import drifted, each_job_consistent, no_gpu_twice, no_node_overdrawn
+from stoker.brain.state.invariants import (
+    drifted,
+    each_job_consistent,
+    no_gpu_memory_overdrawn,
+    no_gpu_twice,
+    no_node_overdrawn,
+    only_waiting_jobs_claim,
+)
 
 T = TypeVar("T", JobId, tuple[Instant, JobId])
 
@@ -58,6 +65,8 @@ class QuickCheck:
         return [
             *no_gpu_twice(state, self._open.values()),
             *no_node_overdrawn(state),
+            *no_gpu_memory_overdrawn(state),
+            *only_waiting_jobs_claim(state),
             *each_job_consistent(state, changed.values()),
             *(self._drifted(state) if self._looks % self._rebuild_every == 0 else ()),
         ]

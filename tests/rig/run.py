@@ -2,10 +2,10 @@
 
 import hashlib
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 from unittest import mock
 
 from stoker.brain import cycle
@@ -21,17 +21,20 @@ from stoker.brain.state.codec import Fact
 from stoker.brain.state.view import View
 from stoker.control import committer
 from tests.rig.ailing_oracle import POISON_CPUS
+from tests.rig.cast import Cast
 from tests.rig.cluster import Cluster
 from tests.rig.faults import Fault, one_fault
 from tests.rig.oracle import Oracle
 from tests.rig.people import act, forget_any, no_wish_unmet, resume_all
 from tests.rig.sharing import found
+from tests.rig.taking import TakingPeople
 from tests.rig.virtual_loop import run_virtual
 
 if TYPE_CHECKING:
     from tests.rig.pair_cluster import PairCluster
 
 
+C = TypeVar("C", bound=Cast)
 PAUSES_S: Final = (0.001, 0.01, 0.2, 3.0, 12.0)
 """Between two steps of a run."""
 DAYS_S: Final = (0.2, 12.0, 120.0, 1_800.0, 7_200.0)
@@ -59,6 +62,8 @@ class Report:
     simulated_s: float
     jobs: int
     faults: int
+    happened: Mapping[str, int] = field(default_factory=dict)
+    """What came about between people who take from each other, and how often."""
 
 
 def simulate(
@@ -78,6 +83,18 @@ def simulate(
     return run_virtual(lambda: play(Cluster(seed, nodes), seed, course))
 
 
+def simulate_taking(seed: int, *, steps: int = 30, forgetting: bool = False, faults: Sequence[Fault] = ()) -> Report:
+    """As `simulate`, with people who want to have what others hold."""
+    course = Course(steps, forgetting, faults=faults)
+    return run_virtual(lambda: play(taking(Cluster(seed, 3), seed), seed, course))
+
+
+def taking(cluster: C, seed: int) -> C:
+    """The cluster with such people."""
+    cluster.let_in(TakingPeople(seed))
+    return cluster
+
+
 def simulate_days(seed: int, steps: int) -> Report:
     """As `simulate`, over days."""
     return run_virtual(lambda: play(Cluster(seed, 3), seed, Course(steps, pauses_s=DAYS_S)))
@@ -94,6 +111,8 @@ async def play(cluster: Cluster, seed: int, course: Course) -> Report:
             for _ in range(course.steps):
                 for _ in range(dice.choice([0, 1, 1, 4])):
                     act(cluster)
+                if cluster.taking is not None:
+                    cluster.taking.act(cluster)
                 await cluster.clock.sleep(dice.choice(course.pauses_s))
                 cluster.look()
                 if dice.random() < 0.5:
@@ -134,7 +153,7 @@ def watched(cluster: Cluster) -> Iterator[None]:
     def planned(view: View, policy: Policy, now: Instant, seed: int, budget: int) -> Plan:
         plan = propose(view, policy, now, seed, budget)
         if cluster.control.state is not None:
-            cluster.oracle.planned(cluster.control.state, plan)
+            cluster.oracle.planned(cluster.control.state, plan, now)
         return plan
 
     with (
@@ -166,5 +185,11 @@ def report(seed: int, records: Iterable[bytes], cluster: "Cluster | PairCluster"
         digest.update(record)
     oracle = cluster.oracle
     return Report(
-        seed, digest.hexdigest(), oracle.events, cluster.clock.mono(), len(oracle.acknowledged), cluster.faults
+        seed,
+        digest.hexdigest(),
+        oracle.events,
+        cluster.clock.mono(),
+        len(oracle.acknowledged),
+        cluster.faults,
+        dict(oracle.taking.happened),
     )

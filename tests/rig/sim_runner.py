@@ -87,7 +87,9 @@ class RunnerProcess:
             if phase is not TaskPhase.ENDED and (key in self._unwritten or (process is not None and process.ending)):
                 phase = TaskPhase.ENDING
             at = process.started_at if process else NEVER
-            statuses.append(TaskStatus(key=key, phase=phase, gpus=record.start.gpus, started_at=at))
+            start = record.start
+            share = start.gpu_share
+            statuses.append(TaskStatus(key=key, phase=phase, gpus=start.gpus, gpu_share=share, started_at=at))
         ends = tuple(over for key, over in machine.ends.items() if key not in machine.settled)
         return RunnerInventory(
             tasks=tuple(statuses),

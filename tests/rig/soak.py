@@ -2,7 +2,8 @@
 
 Kinds of runs: `single` (one control plane), `pair` (two, each with a log of its own), `shared` (two on one database),
 `fast` (two, with the fast profile), `lying` (one, beside a node and a control plane that lie), `days` and `pair-days`
-(one and two over days, in which people come and faults happen hours apart). Without a choice they take turns.
+(one and two over days, in which people come and faults happen hours apart), `taking` and `pair-taking` (one and two,
+with people who take from each other what they hold). Without a choice they take turns.
 
 Seeds follow each other from one soak to the next: a table (`benchmarks/results/soak.md`) says for each kind which seed
 comes next, and what all before it came to. It is written after every run, so that an interruption loses one at most.
@@ -25,16 +26,16 @@ import pytest
 from stoker.agent.runner.files import replace_file
 from tests.rig.liars import simulate_among_liars
 from tests.rig.pair_mutants import FOUND
-from tests.rig.pair_run import simulate_pair, simulate_pair_days
+from tests.rig.pair_run import simulate_pair, simulate_pair_days, simulate_pair_taking
 from tests.rig.planted import Bugs
-from tests.rig.run import Report, simulate, simulate_days
+from tests.rig.run import Report, simulate, simulate_days, simulate_taking
 
-KINDS: Final = ("single", "pair", "shared", "fast", "lying", "days", "pair-days")
+KINDS: Final = ("single", "pair", "shared", "fast", "lying", "days", "pair-days", "taking", "pair-taking")
 FIRST: Final = 10_000_000
 """The first seed of a table that is begun: no test runs those."""
 STATE: Final = Path(__file__).parent.parent.parent / "benchmarks" / "results" / "soak.md"
 AIM_H: Final = 1_000
-TURNS: Final = ("pair", "single", "days", "shared", "pair", "pair-days", "fast", "lying")
+TURNS: Final = ("pair", "single", "days", "taking", "shared", "pair", "pair-taking", "pair-days", "fast", "lying")
 NODES: Final = 20
 """Of a run with two control planes."""
 STEPS: Final = 60
@@ -57,7 +58,8 @@ class Tally:
 HEAD: Final = """# Soak: random faults on virtual time
 
 `make soak MINUTES=60` goes on with the seeds that come next: {steps} steps in each history. Two control planes
-have {nodes} nodes, a single one 3, as have both in `days` and `pair-days`, where faults lie hours apart. It keeps this
+have {nodes} nodes, a single one 3, as have both in `days` and `pair-days`, where faults lie hours apart, and in `taking` and `pair-taking`,
+where people take from each other. It keeps this
 table; a seed that breaks a promise is counted, named, and becomes a test.
 The aim is {aim} simulated hours without a violation: {hours:.1f} so far, with {violations} violations.
 
@@ -117,6 +119,10 @@ def run(seed: int, options: Options) -> Report:
         return simulate(seed, steps=options.steps, forgetting=options.forgetting)
     if options.kind == "lying":
         return simulate_among_liars(seed, steps=options.steps)
+    if options.kind == "taking":
+        return simulate_taking(seed, steps=options.steps, forgetting=options.forgetting)
+    if options.kind == "pair-taking":
+        return simulate_pair_taking(seed, steps=options.steps)
     if options.kind == "days":
         return simulate_days(seed, options.steps)
     if options.kind == "pair-days":
