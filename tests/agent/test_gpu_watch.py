@@ -89,6 +89,19 @@ def describe_of(result: ProbeResult) -> tuple[int, str]:
 
 
 @on_virtual_time
+async def test_the_fault_of_one_gpu_hides_no_other_that_is_not_listed_any_more() -> None:
+    """A GPU with MIG on is a fault for years. A fault that may be that of the missing one is enough."""
+    told = {"GPU-m": f"GPU-m: broken; GPU 1: {GONE.format('GPU-b')}"}
+    told |= {where: f"{where}: broken" for where in ("GPU-b", "GPU 1", "GPU 7", "nvidia-smi")}
+    for where, fault in told.items():
+        less = replace(found("GPU-a"), faults=(GpuFault(where=where, error="broken"),))
+        gpus, _ = watch(Driver(found("GPU-a", "GPU-b"), less))
+        await gpus.look()
+        await gpus.look()
+        assert describe_of(await gpus.look()) == (1, fault)
+
+
+@on_virtual_time
 async def test_once_every_gpu_is_seen_it_is_looked_seldom_or_never() -> None:
     driver = Driver(found("a"))
     gpus, _ = watch(driver)

@@ -174,7 +174,7 @@ def test_a_library_that_refuses_as_a_whole_is_one_clear_error(
 
 
 def test_what_the_library_prints_is_no_part_of_the_answer(stub: NvmlStub) -> None:
-    stub.tell(noise='{"count": 99}')
+    stub.tell(noise="NVRM: hello")
     assert indexes(NvmlProbe().probe()) == [0, 1, 2, 3]
 
 
@@ -190,18 +190,21 @@ def test_a_library_that_hangs_as_a_whole_is_given_up(stub: NvmlStub) -> None:
 def test_a_gpu_that_hangs_or_crashes_is_named_and_asked_last_the_next_time(
     stub: NvmlStub, value: str, error: str
 ) -> None:
-    stub.tell(gpu_1_memory=value)
+    stub.tell(gpu_2_memory=value)
     probe = NvmlProbe(SHORT_S)
     first = probe.probe()
-    assert indexes(first) == [0]
-    assert faults(first) == [f"GPU 1: {error}", "2 GPUs more: not asked any more, and asked first the next time"]
+    assert indexes(first) == [0, 1]
+    assert faults(first) == [f"GPU 2: {error}", "1 GPU more: not asked any more, and asked first the next time"]
     second = probe.probe()
-    assert indexes(second) == [0, 2, 3]
-    assert faults(second) == [f"GPU 1: {error}"]
-    stub.tell(gpu_1_memory="81559", gpu_3_uuid=value)
-    assert indexes(probe.probe()) == [0, 2]
-    assert indexes(probe.probe()) == [0, 1, 2], "the newest trouble waits behind the older one"
-    stub.tell(gpu_3_uuid=uuid(3))
+    assert indexes(second) == [0, 1, 3]
+    assert faults(second) == [f"GPU 2: {error}"]
+    stub.tell(gpu_2_memory="81559", gpu_0_uuid=value)
+    assert indexes(probe.probe()) == []
+    assert indexes(probe.probe()) == [1, 2, 3], "the newest trouble waits behind the older one"
+    stub.tell(gpu_2_memory=value)
+    assert indexes(probe.probe()) == [1]
+    assert indexes(probe.probe()) == [1, 3], "two of them hide none of the others"
+    stub.tell(gpu_0_uuid=uuid(0), gpu_2_memory="81559")
     assert probe.probe().faults == ()
 
 

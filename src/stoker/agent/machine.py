@@ -9,8 +9,9 @@ Rules: W1  a probe that fails never stops the agent: the node joins with what th
        W3  one look that sees less than before changes nothing: a driver may hiccup. What `LOOKS_MAX` in a row don't see
            is no longer offered; what runs there goes on
        W4  a GPU that this machine is known to have and that isn't listed is a fault until it is back, also when the
-           agent is started anew. Only who takes a GPU out knows that it is gone for good, and says so: removes the file
-           of the known ones (`known_gpus.py`) and restarts the agent. Simulated GPUs are those of their script
+           agent is started anew, unless another fault may be the reason; one that names another GPU isn't. Only who
+           takes a GPU out knows that it is gone for good, and says so: removes the file of the known ones
+           (`known_gpus.py`) and restarts the agent. Simulated GPUs are those of their script
        W5  what the first look without a fault lists is other hardware if none of the known GPUs is among it, or if new
            ones stand in for all that are gone: then only what is listed is known
 Source: `cpu.max` and `memory.max` as in the kernel's Documentation/admin-guide/cgroup-v2.rst; boot id as in random(4);
@@ -54,6 +55,8 @@ _PR_SET_PDEATHSIG: Final = 1
 LOOKS_MAX: Final = 2
 _NAMED_MAX: Final = 3
 """GPUs that are named, of those that aren't listed any more: the fault is cut, and what to do stands at its end."""
+_UUIDS: Final = ("GPU-", "MIG-")
+"""Beginnings of UUIDs."""
 _TAKEN_OUT: Final = f"if taken out for good, remove `{KNOWN_NAME}` in its agent's data folder and restart the agent"
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -122,8 +125,8 @@ class GpuWatch:
             return found
         self._learn(found)
         here = {gpu.uuid for gpu in found.gpus}
-        gone = [gpu for gpu in self._known.values() if gpu.uuid not in here]
-        return replace(found, faults=_gone_faults(gone)) if gone and not found.faults else found  # W4
+        gone = _unexplained([gpu for gpu in self._known.values() if gpu.uuid not in here], found.faults)
+        return replace(found, faults=(*found.faults, *_gone_faults(gone))) if gone else found
 
     def _learn(self, found: ProbeResult) -> None:
         here = {gpu.uuid: gpu for gpu in found.gpus}
@@ -157,6 +160,15 @@ class GpuWatch:
         if trouble and trouble != self._told:
             self._telemetry.warn("gpu_probe_failed", error=trouble)
         self._told = trouble
+
+
+def _unexplained(gone: Sequence[ProbedGpu], faults: Sequence[GpuFault]) -> list[ProbedGpu]:
+    """Return those that no fault explains (W4): each fault names a GPU by its UUID or index, and none of these."""
+    indexes = {f"GPU {gpu.index}" for gpu in gone}
+    if any(fault.where not in indexes and not fault.where.startswith(_UUIDS) for fault in faults):
+        return []
+    named = {fault.where for fault in faults}
+    return [gpu for gpu in gone if gpu.uuid not in named and f"GPU {gpu.index}" not in named]
 
 
 def _gone_faults(gone: Sequence[ProbedGpu]) -> tuple[GpuFault, ...]:

@@ -54,8 +54,9 @@ class NvmlProbe:
             if not fault.out:
                 raise
             reading = read_answer(fault.out, f"no answer within {self._timeout_s:g} s")
-        still = [index for index in self._late if index in reading.unread and index != reading.asked]
-        self._late = still if reading.asked is None else [*still, reading.asked]
+        self._late = [index for index in self._late if index in reading.unread and index != reading.asked]
+        if reading.asked is not None:
+            self._late.append(reading.asked)
         return offered(reading.gpus, reading.faults, reading.migs, self._environ)
 
 
