@@ -327,7 +327,7 @@ async def node_fades_away(cluster: PairCluster) -> None:
         agent.gate.shut()
         afterwards(cluster, cluster.dice.choice([9.0, 20.0]), agent.gate.open)
 
-    afterwards(cluster, cluster.dice.uniform(5.0, 12.0), gone)
+    afterwards(cluster, cluster.dice.uniform(5.0, 10.0), gone)
 
 
 async def network_slow(cluster: PairCluster) -> None:

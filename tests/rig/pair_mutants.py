@@ -248,7 +248,7 @@ FOUND: Final = (
     Found(logs_are_compared_by_their_length_and_not_by_epochs, "P[3468] ", 17),
     Found(whoever_is_outside_the_set_takes_over_too, "P3 ", 7),
     Found(a_lost_put_is_taken_for_won, "P1 |P2 ", 4, shared=True),
-    Found(a_lease_is_taken_that_may_still_hold, "P1 |P2 ", shared=True),
+    Found(a_lease_is_taken_that_may_still_hold, "P1 |P2 ", 2, shared=True),
     Found(a_lease_counts_from_the_answer, "P1 |P2 ", shared=True, faults=(pair_faults.marker_fades_away,)),
     Found(an_epoch_is_led_twice, "P1 |nobody is active"),
     Found(
@@ -257,10 +257,10 @@ FOUND: Final = (
         faults=(pair_faults.active_stopped_until_it_is_replaced, pair_faults.control_isolated),
     ),
     Found(an_active_goes_on_when_its_lease_is_over, "P1 |P2 "),
-    Found(attempts_are_settled_before_their_lease_is_over, "O5 |O4 ", 5, faults=_CUTS),
+    Found(attempts_are_settled_before_their_lease_is_over, "O5 |O4 ", 6, faults=_CUTS),
     Found(what_clocks_drift_and_kills_take_is_forgotten, "O5 |O4 ", 6, faults=_CUTS),
     Found(silence_before_a_take_over_counts, "O5 |O4 ", faults=(*_CUTS, pair_faults.active_killed)),
-    Found(a_lease_of_an_attempt_counts_from_the_answer, "O5 |O4 ", 45, faults=(pair_faults.node_fades_away,)),
+    Found(a_lease_of_an_attempt_counts_from_the_answer, "O5 |O4 ", 7, faults=(pair_faults.node_fades_away,)),
     Found(gpus_are_free_once_the_leader_has_exited, "O5 "),
     Found(an_end_is_sent_once_and_then_forgotten, "O19 |O8 |O9 "),
 )

@@ -275,7 +275,7 @@ MUTANTS: Final[tuple[tuple[Plant, str], ...]] = (
 
 FIRST: Final = {
     silence_ends_what_runs: 5,
-    a_call_to_the_runner_breaks_with_the_stream: 30,
+    a_call_to_the_runner_breaks_with_the_stream: 11,
     an_end_is_sent_once_and_then_forgotten: 3,
     what_a_job_waits_for_is_met_once_it_has_started: 2,
     a_cancelled_array_goes_on: 2,

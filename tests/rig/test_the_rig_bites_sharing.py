@@ -95,7 +95,7 @@ def the_guarantee_of_who_may_not_borrow_is_no_limit(patch: Patch) -> None:
 
 
 def strict_pools_are_none(patch: Patch) -> None:
-    patch.setattr(QuotaLimits, "pool_limit", lambda limits, job_class, used: limits.gpus)
+    patch.setattr(QuotaLimits, "pool_limit", lambda limits, job_class, used: limits.gpu_milli)
 
 
 def what_is_not_lent_is_borrowed(patch: Patch) -> None:
@@ -146,8 +146,8 @@ MUTANTS: Final[tuple[tuple[Plant, str, int], ...]] = (
     (the_guarantee_of_who_may_not_borrow_is_no_limit, "O15 ", 4),
     (strict_pools_are_none, "O15 ", 13),
     (what_is_not_lent_is_borrowed, "O15 ", 5),
-    (whose_turn_it_is_does_not_matter, "O17 .*F[12] ", 0),
-    (nothing_is_kept_for_who_is_owed, "O17 .*F3 ", 28),
+    (whose_turn_it_is_does_not_matter, "O17 .*F[12] ", 3),
+    (nothing_is_kept_for_who_is_owed, "O17 .*F3 ", 15),
     (a_revoked_token_stays, "O18 ", 14),
     (the_nodes_of_tenants_do_not_matter, "O24 ", 0),
     (only_the_nodes_of_the_jobs_own_tenant_count, "O24 ", 10),
