@@ -58,9 +58,9 @@ class Tally:
 HEAD: Final = """# Soak: random faults on virtual time
 
 `make soak MINUTES=60` goes on with the seeds that come next: {steps} steps in each history. Two control planes
-have {nodes} nodes, a single one 3, as have both in `days` and `pair-days`, where faults lie hours apart, and in `taking` and `pair-taking`,
-where people take from each other. It keeps this
-table; a seed that breaks a promise is counted, named, and becomes a test.
+have {nodes} nodes, a single one 3, as have both in `days` and `pair-days`, where faults lie hours apart, and in
+`taking` and `pair-taking`, where people take from each other. It keeps this table; a seed that breaks a promise is
+counted, named, and becomes a test.
 The aim is {aim} simulated hours without a violation: {hours:.1f} so far, with {violations} violations.
 
 | kind | next seed | seeds | simulated hours | events | violations | newest commit |

@@ -5,10 +5,11 @@ from random import Random
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from stoker.brain.cycle import propose
-from stoker.brain.domain.ids import JobId, TenantName
-from stoker.brain.domain.job import Job, StopCause
+from stoker.brain.domain.ids import JobId, Principal, TenantName
+from stoker.brain.domain.job import Job, StopCause, StopRequest
 from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.plan import Place, Plan, Preempt
 from stoker.brain.domain.policy import Policy
@@ -34,6 +35,12 @@ def victims(plan: Plan) -> list[int]:
 def low(id_: int, *where: tuple[str, list[int]], **fields: object) -> Job:
     tasks = {"gpus": len(where[0][1]), "tasks": len(where)}
     return running_on(job(id_, **{"priority": 100, "preemptible": True, **tasks, **fields}), *where)  # type: ignore[arg-type]  # a test passes fields by name
+
+
+def ending(job: Job) -> Job:
+    """`job`, which runs, told to end now since somebody cancelled it."""
+    stop = StopRequest(cause=StopCause.CANCELLED, at=NOW, by=Principal("anna"))
+    return replace(job, state=JobState.STOPPING, attempts=(*job.attempts[:-1], replace(job.attempts[-1], stop=stop)))
 
 
 def test_victims_of_one_job_are_on_its_node_and_on_no_other() -> None:
@@ -106,6 +113,42 @@ def test_two_gangs_that_each_need_both_nodes_do_not_stop_each_other_halfway() ->
     half = here.after(plan).without(1)
     assert not [each for each in half.plan().actions if isinstance(each, Place)], "the whole gang or nothing"
     assert [each.job for each in half.after(half.plan()).without(2).plan().actions] == [9]
+
+
+def test_nobody_gives_way_for_what_comes_free_anyway() -> None:
+    """One that was cancelled ends there; only once it has outstayed its grace does another have to go."""
+    cancelled = ending(running_on(job(1, gpus=2), ("a", [0, 1])))
+    here = cluster(node("a", gpus=2), node("b", gpus=2), cancelled, low(2, ("b", [0, 1])))
+    one = here.plus(job(9, gpus=2, priority=1_000))
+    assert victims(one.plan()) == []
+    assert victims(one.plan(now=Instant(NOW + POLICY.stop_grace_ms + 1))) == [2]
+    assert victims(one.plus(job(10, gpus=2, priority=1_000)).plan()) == [2], "it is enough for one of two"
+
+
+def test_what_one_victim_gives_up_is_enough_for_a_second_job_in_later_passes_too() -> None:
+    held = [low(1, ("a", [0, 1, 2, 3])), low(2, ("b", [0, 1, 2, 3]))]
+    here = cluster(node("a", gpus=4), node("b", gpus=4), *held, job(8, gpus=2, priority=1_000))
+    told = here.plus(job(9, gpus=2, priority=1_000)).plan()
+    assert victims(told) == [1]
+    later = here.plus(job(9, gpus=2, priority=1_000)).after(told)
+    assert victims(later.plan()) == []
+    assert victims(later.plus(job(10, gpus=2, priority=1_000)).plan()) == [2]
+
+
+def test_with_what_is_ending_fewer_have_to_go() -> None:
+    cancelled = ending(running_on(job(1, gpus=2), ("a", [0, 1])))
+    held = [
+        cancelled,
+        low(2, ("a", [2])),
+        low(3, ("a", [3])),
+        low(4, ("b", [0])),
+        low(5, ("b", [1])),
+        low(6, ("b", [2])),
+    ]
+    here = cluster(node("a", gpus=4), node("b", gpus=3), *held, job(9, gpus=3, priority=1_000))
+    told = here.plan()
+    assert victims(told) == [2]
+    assert here.after(told).without(2).without(1).plan().actions[0].job == 9
 
 
 def test_a_claim_comes_before_all_else_and_lapses_when_what_it_waits_for_does_not_come_for_long() -> None:

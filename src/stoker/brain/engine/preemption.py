@@ -8,14 +8,15 @@ Rules: P1  a job that fits within the guarantee of its tenant, of a tenant above
            too, and its class, if it is the other one, keep as much as their guarantees
        P3  victims are whole gangs, and none of them could be left out; on one node they are the fewest that do, and of
            as few those that lose least: GPU time since the last checkpoint
-       P4  nobody gives way to a job that wouldn't start then, nor to one for which others are giving way already
+       P4  nobody gives way to a job that wouldn't start then, nor to one for which others are giving way already, nor
+           for what comes free anyway since jobs are ending there, unless they have outstayed their grace
        P5  a job that asks for no GPU, or for a share of one, takes nothing back, and of a shared GPU nothing is taken
 Limits: a pass looks at WAITING_MAX waiting jobs, each on the NODES_MAX nodes that lack the fewest GPUs, each with the
         HOLDERS_MAX holders that lose least, and at SETS_MAX sets of these. About 2 us per running
         job that may give way, once in a pass.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from heapq import nsmallest
 from itertools import accumulate, chain, combinations, islice
 from typing import Final, NamedTuple
@@ -75,9 +76,13 @@ class VictimSearch:
         self._running = {each.job: each for each in view.running(now)}
         self._chosen: dict[JobId, _PossibleVictim] = {}
         self._gpus: dict[NodeName, dict[GpuUuid, Gpu]] = {}
+        self._ending: list[RunningJob] = []
+        """Those that will be gone in time whatever is decided here."""
         for each in self._running.values():
             if each.stopping:
                 self._charge(each.shape, -_milli_of(each), self._used)
+                if each.ends_by > now:
+                    self._ending.append(each)
 
     def promise(self, shape: Shape) -> None:
         """Count a job that gets what others give up."""
@@ -98,6 +103,13 @@ class VictimSearch:
                     self._charge(each.running.shape, -each.milli, self._used)
                 return cause, tuple(sorted(Victim(each.job, self._attempt(each.job)) for each in chosen))
         return None
+
+    def free_ending(self, taken: Collection[NodeName]) -> None:
+        """Free in the draft what comes free anyway, but on those nodes, where it is somebody else's."""
+        for each in self._ending:
+            for task in each.tasks:
+                if task.node not in taken:
+                    self._draft.put_back(task)
 
     def free_chosen(self) -> None:
         """Free in the draft what those hold who were chosen."""

@@ -1,6 +1,7 @@
 """Stage of a pass in which running jobs are told to give way, with what is kept for those who get their places."""
 
 from collections.abc import Sequence
+from itertools import chain
 from typing import Final
 
 from stoker.brain.domain.allocation import Claim, TaskPlacement
@@ -45,6 +46,10 @@ class Preemptor:
         """Jobs to which others are giving way."""
         self._places: dict[JobId, Sequence[TaskPlacement]] = {}
         """Of those for whom this pass told others to: where they will run."""
+        self._claims: dict[JobId, Sequence[TaskPlacement]] = {}
+        """The same of those for whom earlier passes did."""
+        self._served: dict[JobId, Sequence[TaskPlacement]] = {}
+        """Jobs for whom enough comes free anyway, and where."""
         self._search: VictimSearch | None = None
         """None = nobody had to be looked for."""
         self.tries_left = WAITING_MAX
@@ -52,10 +57,17 @@ class Preemptor:
         self._in_vain: dict[Shape, None] = {}
         """Shapes for which nobody may give way, or it wouldn't help."""
 
+    def claims(self, claim: Claim, shape: Shape) -> None:
+        """Note a job to which others are giving way since an earlier pass."""
+        self.claiming[claim.job] = shape
+        self._claims[claim.job] = claim.tasks
+
     def placed(self, job: JobId, shape: Shape) -> None:
         """Note that a job was placed. One that has a claim may find place elsewhere, and counts once."""
         claimed = self.claiming.pop(job, None) is not None
-        if self._search is not None and not claimed:
+        served = self._served.pop(job, None) is not None
+        self._claims.pop(job, None)
+        if self._search is not None and not claimed and not served:
             self._search.promise(shape)
 
     def may_help_any(self) -> bool:
@@ -82,7 +94,7 @@ class Preemptor:
         it would have ended; NEVER = it has no backfill before it.
         """
         shape = candidate.shape
-        if candidate.job in self.claiming:
+        if candidate.job in self.claiming or candidate.job in self._served:
             return None
         self.tries_left -= 1
         if over_at != NEVER and self._will_backfill(over_at, searches):
@@ -93,12 +105,17 @@ class Preemptor:
                 self._search.promise(claiming)
         mark = self._draft.checkpoint()
         self._let_go(candidate, self._search)
-        found = fits = None
-        if first_fits(searches) is None:  # else what others give up already is enough for it too
+        found, fits = None, first_fits(searches)
+        is_served = fits is not None  # what others give up already, or what ends anyway, is enough for it too
+        if not is_served:
             found = self._search.victims(record, lambda: first_fits(searches) is not None)
             fits = first_fits(searches) if found else None
         tasks = number_ranks(self._draft, fits, shape.demand) if fits else None
         self._draft.rollback(mark)
+        if is_served and tasks is not None:
+            self._served[candidate.job] = tasks
+            self._search.promise(shape)
+            return None
         if found is None or tasks is None:
             self._in_vain[shape] = None
             return None
@@ -131,11 +148,13 @@ class Preemptor:
         lent = dict.fromkeys([candidate.shape, *(self.claiming[job] for job in self._places)])
         for shape in lent:  # what others claim may be what was held for them before
             self._guarantee_hold.lend(shape)
+        search.free_ending(self._reservations.nodes_but_of(candidate.job))
         search.free_chosen()
-        for job, tasks in self._places.items():
-            self._reservations.lend(job)
-            for task in tasks:
-                self._draft.take(task)
+        for job, tasks in chain(self._claims.items(), self._places.items(), self._served.items()):
+            if job in self.claiming:
+                self._reservations.lend(job)
+            for task in tasks:  # what ends on nodes of others isn't free here
+                self._draft.take_free(task)
         for shape in lent:
             if shape != candidate.shape:
                 self._guarantee_hold.hold_again(shape)

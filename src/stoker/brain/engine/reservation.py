@@ -19,7 +19,7 @@ Limits: about 2 us per candidate node once in a pass, and 3 us per end that come
         GPUs of several models what others wait for there counts as if it were of every model, which only delays.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from heapq import heapify, heappop, heappush
 from types import MappingProxyType
 from typing import NamedTuple
@@ -319,6 +319,10 @@ class ReservationBook:
             self._will_free(task.node, FutureRelease(later(at, ends_in_ms), job, gpus, task.cpus, task.memory_mb))
         self.made.append(Reservation(job=job, at=at, nodes=tuple(nodes)))
         self._withdrawn.append(kept)
+
+    def nodes_but_of(self, job: JobId) -> Set[NodeName]:
+        """The nodes of reservations of other jobs, claims aside."""
+        return {node for each in self.made if each.job != job and each.job not in self._claims for node in each.nodes}
 
     def _drop(self, job: JobId) -> None:
         """Forget the reservation of a job, if it has one, and free what is kept for it."""

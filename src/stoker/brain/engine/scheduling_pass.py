@@ -195,7 +195,7 @@ class SchedulingPass:
                 continue
             place = start_on(self._draft, self._view, self._policy, job, claim)
             if place is None:
-                self._preemptor.claiming[claim.job] = shape
+                self._preemptor.claims(claim, shape)
                 self.reservations.claim(claim.job, claim.tasks, job.spec.time_limit_ms + self._policy.stop_grace_ms)
             else:
                 self._note_placed(Candidate(job.id, shape, job.array_of, False), place)
