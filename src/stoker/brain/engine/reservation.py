@@ -275,9 +275,11 @@ class ReservationBook:
             if suits(gpu, demand)
         ]
         kept = []
-        for rest in [
-            shared[uuid] for uuid in coming[: self._claimed[name].gpus] if uuid in shared and shared[uuid].left
-        ]:
+        # One that a claim waits for comes free twice: at the end of who holds it, and of who gets it then.
+        for uuid in dict.fromkeys(coming[: self._claimed[name].gpus]):
+            rest = shared.get(uuid)
+            if rest is None or not rest.left:
+                continue
             share = TaskPlacement(rank=0, node=name, gpus=(rest.gpu.uuid,), cpus=0, memory_mb=0, gpu_share=rest.left)
             self._draft.take(share)
             self.kept_anything = True
