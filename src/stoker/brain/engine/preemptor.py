@@ -67,8 +67,10 @@ class Preemptor:
         claimed = self.claiming.pop(job, None) is not None
         served = self._served.pop(job, None) is not None
         self._claims.pop(job, None)
-        if self._search is not None and not claimed and not served:
+        if self._search is not None and not claimed:
             self._search.promise(shape)
+            if served:
+                self._search.expect(shape, -1)
 
     def may_help_any(self) -> bool:
         """Return whether others may have to give way to any job still."""
@@ -114,7 +116,7 @@ class Preemptor:
         self._draft.rollback(mark)
         if is_served and tasks is not None:
             self._served[candidate.job] = tasks
-            self._search.promise(shape)
+            self._search.expect(shape)
             return None
         if found is None or tasks is None:
             self._in_vain[shape] = None
