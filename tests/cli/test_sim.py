@@ -72,6 +72,12 @@ def test_what_cannot_be_run_is_one_error_of_usage(workload: tuple[str, ...], wor
     assert "hint: " in said
 
 
+@pytest.mark.parametrize("words", [("sim", "run", "--policy", "engine", "--load", "nan"), ("list", "--watch", "nan")])
+def test_what_is_no_number_is_in_no_range(words: tuple[str, ...]) -> None:
+    done = CliRunner().invoke(root, words)
+    assert (done.exit_code, "nan is not in the range" in done.output) == (2, True), done.output
+
+
 @pytest.mark.parametrize(
     ("column", "value", "says"),
     [

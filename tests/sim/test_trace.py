@@ -66,7 +66,7 @@ def test_jobs_of_a_standard_workload_that_never_ran_are_left_out_and_counted(tmp
         ("csv", HEADER + "a,0,1,1\nb,0,-1,1\n", 3, "duration_s", "-1 is negative"),
         ("csv", HEADER + "a,-0.5,1,1\n", 2, "submit_s", "-0.5 is negative"),
         ("csv", HEADER + "a,0,1,1\n\na,0,1,1\n", 4, "id", "already on line 2"),
-        ("muri", MURI + "1,1,0,1\n1,1,0,1\n", 3, "id", "already on line 2"),
+        ("muri", MURI + "1,1,0,1\n1,1,0,1\n", 3, "job_id", "already on line 2"),
         ("csv", HEADER + "a,0,nan,1\n", 2, "duration_s", "isn't a number"),
         ("csv", HEADER + "a,0,1e300,1\n", 2, "duration_s", "longer than any run"),
         ("csv", HEADER + "a,0,1,0\n", 2, "gpus", "isn't a whole number from 1"),
@@ -79,7 +79,7 @@ def test_jobs_of_a_standard_workload_that_never_ran_are_left_out_and_counted(tmp
         ("muri", "job_id,num_gpu,duration\n", 1, "submit_time", "no such column"),
         ("philly", PHILLY + "2017-10-09 07:01:55,-66,1,1,x\n", 2, "duration", "-66 is negative"),
         ("swf", "1 -7 -1 10 4 -1\n", 1, "submit", "-7 is negative"),
-        ("swf", "1 0 -1 10 4 -1\n1 0 -1 10 4 -1\n", 2, "id", "already on line 1"),
+        ("swf", "1 0 -1 10 4 -1\n1 0 -1 10 4 -1\n", 2, "job", "already on line 1"),
         ("philly", PHILLY + "yesterday,1,1,1,x\n", 2, "timestamp", "isn't a date"),
         ("swf", "1 0 -1\n", 1, "run time", "3 fields"),
     ],
@@ -106,6 +106,12 @@ def test_a_gzip_file_that_ends_early_or_is_damaged_says_so(tmp_path: Path, broke
     with pytest.raises(StokerError) as caught:
         read_trace(written(tmp_path, broken(gzip.compress((HEADER + rows).encode()))), "csv")  # type: ignore[operator]  # one of the two above
     assert "breaks off or is damaged" in caught.value.refusal.message
+
+
+def test_a_gzip_file_of_which_not_even_a_line_is_left_names_no_line(tmp_path: Path) -> None:
+    with pytest.raises(StokerError) as caught:
+        read_trace(written(tmp_path, gzip.compress((HEADER + "a,0,1,1\n").encode())[:20]), "csv")
+    assert "breaks off or is damaged before its first whole line" in caught.value.refusal.message
 
 
 def test_bytes_that_are_no_text_say_so(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ Rules: R1  an option that is given again adds to what it said before, or is refu
            nothing more the second time
 """
 
+import math
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
 
@@ -37,6 +38,16 @@ class OnceGroup(OnceCommand, click.Group):
 
     command_class = OnceCommand
     group_class = type
+
+
+class FiniteRange(click.FloatRange):
+    """Number between two others; `nan`, which is neither below nor above any, is refused too."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:  # noqa: ANN401  # click gives each type its own
+        number = super().convert(value, param, ctx)
+        if math.isnan(number):
+            self.fail(f"{value} is not in the range {self._describe_range()}.", param, ctx)
+        return number
 
 
 def _refuse_another(ctx: click.Context, earlier: click.Option, option: click.Option) -> None:

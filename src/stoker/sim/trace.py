@@ -86,7 +86,8 @@ def read_trace(path: Path, form: str) -> Trace:
             left_out += 1
             continue
         if job.id in seen:
-            record.fail("id", f"job {job.id!r} is already on line {seen[job.id]}", "give each job an id of its own")
+            field = reader.columns[0]
+            record.fail(field, f"job {job.id!r} is already on line {seen[job.id]}", "give each job an id of its own")
         seen[job.id] = job.line
         jobs.append(job)
     if not jobs:
@@ -240,7 +241,8 @@ def records(path: Path, columns: Sequence[str], *, has_header: bool = True) -> I
                 for line, cells in rows(str(path), text, columns):
                     yield Record(str(path), line, cells)
     except (EOFError, zlib.error, gzip.BadGzipFile) as fault:
-        message = f"the gzip data breaks off or is damaged after this line ({fault})"
+        where = "after this line" if line else "before its first whole line"
+        message = f"the gzip data breaks off or is damaged {where} ({fault})"
         raise trace_fault(str(path), line, "", message, "fetch the file again") from fault
     except UnicodeDecodeError as fault:
         raise trace_fault(str(path), line, "", "what follows isn't UTF-8 text", "is it a trace?") from fault

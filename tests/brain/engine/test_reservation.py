@@ -48,6 +48,15 @@ def test_a_job_that_leaves_the_reservation_alone_starts_however_long_it_is() -> 
     assert list(where(plan)) == [3], "job 4 would take one of the six"
 
 
+def test_a_job_that_borrows_has_a_reservation_also_where_nothing_else_that_borrows_fits() -> None:
+    """R1: it isn't within a guarantee, so its round comes after the first; the one that it waits behind has one too."""
+    runs = running_on(job(1, gpus=4, limit_h=5), ("a", HALF))
+    here = cluster(node("a", gpus=8), tenant("lab", guaranteed=4), tenant("crowd"), runs, job(2, gpus=8))
+    assert [(kept.job, kept.nodes) for kept in here.plan().reservations] == [(2, ("a",))]
+    owed = here.plus(job(3, gpus=4, tasks=2, tenant="lab"), tenant("lab", guaranteed=8))
+    assert [kept.job for kept in owed.plan().reservations][-1:] == [2]
+
+
 def test_other_nodes_are_not_kept() -> None:
     runs = running_on(job(1, gpus=4, limit_h=5), ("a", HALF))
     plan = cluster(node("a", gpus=8), node("b", gpus=2), runs, job(2, gpus=8), job(3, gpus=2)).plan()

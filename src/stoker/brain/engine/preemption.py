@@ -74,7 +74,7 @@ class VictimSearch:
         self._used = order.used.copy()
         """Use once all that is ending has ended, and with what this pass and earlier ones promised."""
         self._expected = order.used.copy()
-        """The same with jobs for which enough comes free anyway: they are owed less, and not sure of it."""
+        """The same, with those who need nobody's place for what comes free anyway: nothing is kept for them."""
         self._running = {each.job: each for each in view.running(now)}
         self._chosen: dict[JobId, _PossibleVictim] = {}
         self._gpus: dict[NodeName, dict[GpuUuid, Gpu]] = {}
@@ -82,21 +82,17 @@ class VictimSearch:
         """Those that will be gone in time whatever is decided here."""
         for each in self._running.values():
             if each.stopping:
-                self._charge(each.shape, -_milli_of(each), self._used, self._expected)
+                self._charge(each.shape, -_milli_of(each))
                 if each.ends_by > now:
                     self._ending.append(each)
 
     def promise(self, shape: Shape) -> None:
-        """Count a job that gets what others give up, or was placed."""
-        self._charge(shape, shape.demand.total_milli, self._used, self._expected)
+        """Count a job that gets what others give up."""
+        self._charge(shape, shape.demand.total_milli)
 
-    def expect(self, shape: Shape) -> None:
-        """Count a job for which enough comes free anyway."""
-        self._charge(shape, shape.demand.total_milli, self._expected)
-
-    def fulfil(self, shape: Shape) -> None:
-        """Count an expected job that was placed."""
-        self._charge(shape, shape.demand.total_milli, self._used)
+    def expect(self, shape: Shape, jobs: int = 1) -> None:
+        """Count a job that will start on what comes free anyway."""
+        self._charge_to(self._expected, shape, jobs * shape.demand.total_milli)
 
     def victims(self, waiting: Job, fits: Fits) -> tuple[StopCause, tuple[Victim, ...]] | None:
         """Return why and who is to give way to a job that doesn't fit; None = nobody may, or it wouldn't help (P4).
@@ -110,7 +106,7 @@ class VictimSearch:
                 self._chosen.update((each.job, each) for each in chosen)
                 for each in chosen:
                     self._free(each)
-                    self._charge(each.running.shape, -each.milli, self._used, self._expected)
+                    self._charge(each.running.shape, -each.milli)
                 return cause, tuple(sorted(Victim(each.job, self._attempt(each.job)) for each in chosen))
         return None
 
@@ -315,11 +311,14 @@ class VictimSearch:
         )
         return NodeAmount(gpus, sum(task.cpus for task in here), sum(task.memory_mb for task in here))
 
+    def _charge(self, shape: Shape, milli: int) -> None:
+        self._charge_to(self._used, shape, milli)
+        self._charge_to(self._expected, shape, milli)
+
     @staticmethod
-    def _charge(shape: Shape, milli: int, *drafts: UsageDraft) -> None:
-        for used in drafts:
-            for row in used.account(shape).charged:
-                row[0] += milli
+    def _charge_to(used: UsageDraft, shape: Shape, milli: int) -> None:
+        for row in used.account(shape).charged:
+            row[0] += milli
 
 
 def _milli_of(running: RunningJob) -> int:

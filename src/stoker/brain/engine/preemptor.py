@@ -67,10 +67,10 @@ class Preemptor:
         claimed = self.claiming.pop(job, None) is not None
         served = self._served.pop(job, None) is not None
         self._claims.pop(job, None)
-        if self._search is not None and served:
-            self._search.fulfil(shape)
-        elif self._search is not None and not claimed:
+        if self._search is not None and not claimed:
             self._search.promise(shape)
+            if served:
+                self._search.expect(shape, -1)
 
     def may_help_any(self) -> bool:
         """Return whether others may have to give way to any job still."""

@@ -4,7 +4,7 @@ The rules D1 to D10 stand in `decide`.
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import Final
 
 from stoker.brain.domain.allocation import Claim
@@ -165,11 +165,16 @@ class SchedulingPass:
         return True
 
     def begin_borrowing(self) -> bool:
-        """Begin the round of the next standing that waits, beside what is held for better ones. False = none waits."""
+        """Begin the round of the next standing that waits, beside what is held for better ones. False = none waits.
+
+        Also where nothing of that standing fits: what may get a reservation comes up for it.
+        """
         self.shape = None
-        if not self._later:
+        standings = map(self._quota_order.standing, chain(self._later, self._reservable))
+        following = min((standing for standing in standings if standing > self._standing), default=None)
+        if following is None:
             return False
-        self._standing = min(self._quota_order.standing(shape) for shape in self._later)
+        self._standing = following
         self._hold()
         self.shape = None
         for shape in self._later:

@@ -24,7 +24,7 @@ from stoker.cli.display.safe_text import visible
 from stoker.cli.display.table import csv_text, table_lines
 from stoker.cli.display.terminal import is_dumb, is_terminal, paints, size
 from stoker.cli.job_selection import filter_options, gather
-from stoker.cli.options import OnceCommand
+from stoker.cli.options import FiniteRange, OnceCommand
 from stoker.cli.server import LOOK_PATIENCE_S, connect, table_answer_options
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ Refresh = Callable[[], tuple[Sequence[str], str]]
 @click.option(
     "--watch",
     "watch_s",
-    type=click.FloatRange(WATCH_MIN_S, WATCH_MAX_S),
+    type=FiniteRange(WATCH_MIN_S, WATCH_MAX_S),
     is_flag=False,
     flag_value=WATCH_S,
     metavar="[SECONDS]",

@@ -11,7 +11,7 @@ import click
 
 from stoker.cli.display.output import Form, show_pairs, show_rows
 from stoker.cli.display.table import Column, fields
-from stoker.cli.options import OnceGroup, with_options
+from stoker.cli.options import FiniteRange, OnceGroup, with_options
 
 if TYPE_CHECKING:
     from stoker.sim.cluster_run import NodeSet
@@ -150,7 +150,7 @@ _form_options = with_options(
 )
 @click.option(
     "--load",
-    type=click.FloatRange(0.01, 10),
+    type=FiniteRange(0.01, 10),
     metavar="FACTOR",
     help="Of format openb: pods arrive until they ask for so many times the GPUs. [default: 1.3]",
 )
