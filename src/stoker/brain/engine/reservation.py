@@ -267,13 +267,9 @@ class ReservationBook:
         shared = {each.gpu.uuid: each for each in self._draft.free[name].shared}
         if not shared:
             return []
-        coming = [
-            gpu.uuid
-            for each in self._releases_on(name)
-            if each.ends_by <= at
-            for gpu in each.gpus
-            if suits(gpu, demand)
-        ]
+        ends = [each for each in self._releases_on(name) if each.ends_by <= at]
+        # One that is claimed comes free twice: now for the claim, and after it.
+        coming = list(dict.fromkeys(gpu.uuid for each in ends for gpu in each.gpus if suits(gpu, demand)))
         kept = []
         # One that a claim waits for comes free twice: at the end of who holds it, and of who gets it then.
         for uuid in dict.fromkeys(coming[: self._claimed[name].gpus]):
