@@ -64,7 +64,9 @@ async def beside_a_snapshot(folder: Path, jobs: int, *, snapshot: bool, seconds:
         await log.append(Epoch(1), end, [RECORD] * 256)
         end = Position(end + 256)
     await log.save_snapshot(end, [b"{}"])
+    await log.append(Epoch(1), end, [RECORD])  # which the second snapshot is of
     saving = asyncio.create_task(_save(log, end, jobs if snapshot else 0, seconds))
+    end = Position(end + 1)
     waits: list[float] = []
     while not saving.done():
         began = time.perf_counter()

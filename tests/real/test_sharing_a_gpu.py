@@ -33,7 +33,7 @@ def test_sharers_run_side_by_side_on_one_device_and_who_wants_it_whole_waits_for
     with Client(up.url) as client:
         first, second = (client.submit(body(gpu_share=share, gpu_memory_mb=8_192)) for share in (0.6, 0.3))
         until(lambda: running(client, first, second), what="both on one GPU")
-        whole, third = client.submit(body(gpu_count=1)), client.submit(body(gpu_share=0.2))
+        whole, third = client.submit(body(gpu_count=1)), client.submit(body(gpu_share=0.2, time_limit="10m"))
         (gpu,) = client.gpus().gpus
         assert [(each.job, each.share, each.memory_mb) for each in gpu.sharers] == [
             (first.id, 0.6, 8_192),
@@ -43,7 +43,7 @@ def test_sharers_run_side_by_side_on_one_device_and_who_wants_it_whole_waits_for
         said = until(lambda: reason_of(client, third), what="a reason")
         assert "no GPU that suits it has 0.2 free; the largest rest is 0.1" in said
         client.cancel(first.id)
-        until(lambda: running(client, third), what="the third, which fits now")
+        until(lambda: running(client, third), what="the third, which is over before the whole GPU is free")
         for job in (second, third):
             client.cancel(job.id)
         until(lambda: running(client, whole), what="the whole GPU, once the last sharer has gone")
