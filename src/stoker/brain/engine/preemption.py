@@ -148,7 +148,9 @@ class VictimSearch:
         return sorted(found, key=lambda each: _rank(each, cause))
 
     def _borrows(self, shape: Shape, owed_to: OwedTo) -> bool:
-        """Whether a running job is none of the tenant, or not of the class, that takes back (P1)."""
+        """Whether a running job has GPUs and is none of the tenant, or not of the class, that takes back (P1)."""
+        if not shape.demand.gpu_count:
+            return False
         if owed_to.job_class not in (None, shape.job_class):
             return True
         path = path_of(self._view.tenants, shape.tenant)

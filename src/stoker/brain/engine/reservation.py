@@ -84,8 +84,8 @@ class ReservationBook:
         """In the order of the queue."""
         self._withdrawn: list[list[TaskPlacement]] = []
         """What is free and kept for each."""
-        self._claims: dict[JobId, None] = {}
-        """Jobs for whom others give way."""
+        self._claims: dict[JobId, list[tuple[NodeName, NodeAmount]]] = {}
+        """Jobs for whom others give way, and what is still to come free for each."""
         self.kept_anything = False
         """Whether anything that was free was kept for any of them."""
         self.gpus_kept = 0
@@ -111,7 +111,11 @@ class ReservationBook:
         """Note that a job was placed. What was kept for its claim, elsewhere, is free again."""
         if job in self._claims:
             self._drop(job)
-            del self._claims[job]
+            for name, rest in self._claims.pop(job):  # nor does it take what comes free there, or give it back
+                self._claimed[name] = self._claimed[name].minus(rest)
+                self._started[name] = [each for each in self._started[name] if each.job != job]
+                self._releases.pop(name, None)
+            self._ends.clear()
         self._new.append((job, tasks, ends_in_ms))
 
     def _note_started(self) -> None:
@@ -270,18 +274,18 @@ class ReservationBook:
         ends = [each for each in self._releases_on(name) if each.ends_by <= at]
         # One that is claimed comes free twice: now for the claim, and after it.
         coming = list(dict.fromkeys(gpu.uuid for each in ends for gpu in each.gpus if suits(gpu, demand)))
-        kept = []
         # One that a claim waits for comes free twice: at the end of who holds it, and of who gets it then.
-        for uuid in dict.fromkeys(coming[: self._claimed[name].gpus]):
-            rest = shared.get(uuid)
-            if rest is None or not rest.left:
-                continue
-            share = TaskPlacement(rank=0, node=name, gpus=(rest.gpu.uuid,), cpus=0, memory_mb=0, gpu_share=rest.left)
-            self._draft.take(share)
-            self.kept_anything = True
-            self.gpus_kept += 1
-            kept.append(share)
-        return kept
+        wanted = dict.fromkeys(coming[: self._claimed[name].gpus])
+        return [
+            self._keep_rest(name, uuid, shared[uuid].left) for uuid in wanted if uuid in shared and shared[uuid].left
+        ]
+
+    def _keep_rest(self, name: NodeName, uuid: GpuUuid, left: int) -> TaskPlacement:
+        share = TaskPlacement(rank=0, node=name, gpus=(uuid,), cpus=0, memory_mb=0, gpu_share=left)
+        self._draft.take(share)
+        self.kept_anything = True
+        self.gpus_kept += 1
+        return share
 
     def claim(
         self,
@@ -296,13 +300,17 @@ class ReservationBook:
         pass, and when they are gone at the latest.
         """
         self._drop(job)
-        kept = [self._draft.take_free(task) for task in tasks]
+        kept, to_come = [self._draft.take_free(task) for task in tasks], list[tuple[NodeName, NodeAmount]]()
         for task, left in zip(tasks, kept, strict=True):  # what is still to come is nobody else's either (R4)
-            rest = len(task.gpus) - len(left.gpus), task.cpus - left.cpus, task.memory_mb - left.memory_mb
-            self._claimed[task.node] = self._claimed.get(task.node, _NOTHING).plus(NodeAmount(*rest))
+            rest = NodeAmount(len(task.gpus) - len(left.gpus), task.cpus - left.cpus, task.memory_mb - left.memory_mb)
+            self._claimed[task.node] = self._claimed.get(task.node, _NOTHING).plus(rest)
+            to_come.append((task.node, rest))
         self.gpus_kept += sum(len(left.gpus) for left in kept)
         self.kept_anything = True
-        self._claims[job] = None
+        for task in tasks:  # one that is still shared is whole once its sharers have ended
+            shared = {each.gpu.uuid: each.left for each in self._draft.free[task.node].shared}
+            kept += [self._keep_rest(task.node, uuid, shared[uuid]) for uuid in task.gpus if shared.get(uuid)]
+        self._claims[job] = to_come
         nodes = sorted({task.node for task in tasks})
         wanted = {uuid for task in tasks for uuid in task.gpus}
         ends = [
