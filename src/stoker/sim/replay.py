@@ -96,10 +96,10 @@ class Replay(msgspec.Struct, frozen=True, kw_only=True):
 
 def replay(recording: Recording, change: ChangePolicy, progress: Progress) -> Replay:
     """Run a recording again under a changed policy; `progress` is told of facts."""
-    return _Replay(recording, change).run(progress)
+    return _ReplayRun(recording, change).run(progress)
 
 
-class _Replay:
+class _ReplayRun:
     """One replay in the making."""
 
     def __init__(self, recording: Recording, change: ChangePolicy) -> None:

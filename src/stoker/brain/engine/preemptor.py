@@ -20,7 +20,7 @@ from stoker.brain.engine.guarantee_hold import GuaranteeHold
 from stoker.brain.engine.preemption import WAITING_MAX, VictimSearch
 from stoker.brain.engine.queue_order import Candidate
 from stoker.brain.engine.quota_order import QuotaOrder
-from stoker.brain.engine.reservation import ReservationBook
+from stoker.brain.engine.reservation import ReservationBook, ends_in_ms
 from stoker.brain.state.view import View
 
 CLAIM_SLACK_MS: Final = 5 * MINUTE_MS
@@ -128,8 +128,7 @@ class Preemptor:
         specs = {victim.job: self._view.job(victim.job).spec for victim in victims}
         notices = {job: notice_ms(spec, cause, self._policy) for job, spec in specs.items()}
         gone_by = {job: later(self._now, ms) for job, ms in notices.items()}
-        ends_in_ms = record.spec.time_limit_ms + self._policy.stop_grace_ms
-        self._reservations.claim(candidate.job, tasks, ends_in_ms, gone_by)
+        self._reservations.claim(candidate.job, tasks, ends_in_ms(record.spec, self._policy), gone_by)
         array = candidate.array if candidate.lazy else JobId(0)
         return Preempt(job=candidate.job, array=array, tasks=tuple(tasks), victims=victims, cause=cause)
 

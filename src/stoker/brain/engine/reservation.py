@@ -29,7 +29,9 @@ from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.fit import suitable_gpus, suits, tasks_that_fit
 from stoker.brain.domain.gpu import WHOLE_GPU
 from stoker.brain.domain.ids import GpuUuid, JobId, NodeName
+from stoker.brain.domain.job import JobSpec
 from stoker.brain.domain.plan import Reservation
+from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.units import NEVER, Instant, later
 from stoker.brain.engine.candidate_nodes import CandidateNodes
 from stoker.brain.engine.draft import Draft
@@ -73,6 +75,11 @@ def free_for(draft: Draft, node: NodeName, demand: Demand) -> NodeAmount:
     """Return what is free on a node for tasks of a demand."""
     free = draft.free[node]
     return NodeAmount(len(suitable_gpus(free.gpus, demand)), free.cpus, free.memory_mb)
+
+
+def ends_in_ms(spec: JobSpec, policy: Policy) -> int:
+    """Return in how many milliseconds a job that starts now has ended at the latest: its limit, and the grace."""
+    return spec.time_limit_ms + policy.stop_grace_ms
 
 
 class ReservationBook:
@@ -268,17 +275,18 @@ class ReservationBook:
 
     def _keep_rests(self, name: NodeName, demand: Demand, at: Instant) -> list[TaskPlacement]:
         """Keep the rests of shared GPUs that are to come free whole by then: a new sharer would hold them on (R2)."""
-        shared = {each.gpu.uuid: each for each in self._draft.free[name].shared}
+        shared = self._rests(name)
         if not shared:
             return []
         ends = [each for each in self._releases_on(name) if each.ends_by <= at]
-        # One that is claimed comes free twice: now for the claim, and after it.
-        coming = list(dict.fromkeys(gpu.uuid for each in ends for gpu in each.gpus if suits(gpu, demand)))
         # One that a claim waits for comes free twice: at the end of who holds it, and of who gets it then.
-        wanted = dict.fromkeys(coming[: self._claimed[name].gpus])
-        return [
-            self._keep_rest(name, uuid, shared[uuid].left) for uuid in wanted if uuid in shared and shared[uuid].left
-        ]
+        coming = list(dict.fromkeys(gpu.uuid for each in ends for gpu in each.gpus if suits(gpu, demand)))
+        wanted = coming[: self._claimed[name].gpus]
+        return [self._keep_rest(name, uuid, shared[uuid]) for uuid in wanted if shared.get(uuid)]
+
+    def _rests(self, name: NodeName) -> dict[GpuUuid, int]:
+        """Thousandths left of each shared GPU of a node."""
+        return {each.gpu.uuid: each.left for each in self._draft.free[name].shared}
 
     def _keep_rest(self, name: NodeName, uuid: GpuUuid, left: int) -> TaskPlacement:
         share = TaskPlacement(rank=0, node=name, gpus=(uuid,), cpus=0, memory_mb=0, gpu_share=left)
@@ -308,7 +316,7 @@ class ReservationBook:
         self.gpus_kept += sum(len(left.gpus) for left in kept)
         self.kept_anything = True
         for task in tasks:  # one that is still shared is whole once its sharers have ended
-            shared = {each.gpu.uuid: each.left for each in self._draft.free[task.node].shared}
+            shared = self._rests(task.node)
             kept += [self._keep_rest(task.node, uuid, shared[uuid]) for uuid in task.gpus if shared.get(uuid)]
         self._claims[job] = to_come
         nodes = sorted({task.node for task in tasks})
@@ -342,8 +350,11 @@ class ReservationBook:
         """Free what is kept for a job, until the draft is rolled back."""
         for each, kept in zip(self.made, self._withdrawn, strict=True):
             if each.job == job:
-                for placement in reversed(kept):
-                    self._draft.put_back(placement)
+                self._put_back(kept)
+
+    def _put_back(self, kept: Sequence[TaskPlacement]) -> None:
+        for placement in reversed(kept):
+            self._draft.put_back(placement)
 
     def lend_from(self, at: Instant) -> None:
         """Free what is kept for reservations at that time or later, claims aside, until the draft is rolled back."""
@@ -362,9 +373,7 @@ class ReservationBook:
         Rests of shared GPUs are kept on: only whole ones are held.
         """
         at = next(at for at, each in enumerate(self.made) if each.job == job)
-        for placement in reversed(self._withdrawn[at]):
-            if placement.gpu_share == WHOLE_GPU:
-                self._draft.put_back(placement)
+        self._put_back([each for each in self._withdrawn[at] if each.gpu_share == WHOLE_GPU])
         self._withdrawn[at] = [each for each in self._withdrawn[at] if each.gpu_share != WHOLE_GPU]
         return self.made[at].nodes
 
@@ -372,6 +381,5 @@ class ReservationBook:
         """Free what is kept for reservations at that time or later. NEVER = all that is kept."""
         for each, kept in zip(self.made, self._withdrawn, strict=True):
             if until == NEVER or (each.at >= until and each.job not in self._claims):
-                for placement in reversed(kept):
-                    self._draft.put_back(placement)
+                self._put_back(kept)
                 kept.clear()

@@ -29,7 +29,7 @@ from stoker.brain.engine.guarantee_hold import HELD_MAX, GuaranteeHold
 from stoker.brain.engine.preemptor import Preemptor, is_coming, lapses_at, start_on
 from stoker.brain.engine.queue_order import AllBut, Candidate, Hidden, QueueOrder, in_order
 from stoker.brain.engine.quota_order import FIRST, QuotaOrder
-from stoker.brain.engine.reservation import ReservationBook
+from stoker.brain.engine.reservation import ReservationBook, ends_in_ms
 from stoker.brain.engine.satisfiability import NodeClassStatus
 from stoker.brain.engine.shares import caches_for, search_of
 from stoker.brain.state.view import Bucket, SelectedNodes, View
@@ -201,7 +201,7 @@ class SchedulingPass:
             place = start_on(self._draft, self._view, self._policy, job, claim)
             if place is None:
                 self._preemptor.claims(claim, shape)
-                self.reservations.claim(claim.job, claim.tasks, job.spec.time_limit_ms + self._policy.stop_grace_ms)
+                self.reservations.claim(claim.job, claim.tasks, ends_in_ms(job.spec, self._policy))
             else:
                 self._note_placed(Candidate(job.id, shape, job.array_of, False), place)
                 yield place
@@ -257,7 +257,7 @@ class SchedulingPass:
         return self._backfill.may_start(candidate.shape, later(self._now, self._ends_in_ms(candidate)))
 
     def _ends_in_ms(self, candidate: Candidate) -> int:
-        return self._record(candidate).spec.time_limit_ms + self._policy.stop_grace_ms
+        return ends_in_ms(self._record(candidate).spec, self._policy)
 
     def _record(self, candidate: Candidate) -> Job:
         return self._view.job(candidate.array if candidate.lazy else candidate.job)

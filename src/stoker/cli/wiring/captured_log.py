@@ -56,7 +56,7 @@ def recording_of(path: Path) -> Recording:
 
 
 def _from_oldest(path: Path, kept: Sequence[Snapshot], rows: Sequence[Stored]) -> Recording:
-    """G2."""
+    """Recording from the oldest snapshot that the rest of the log goes on from (G2)."""
     if not rows:
         raise _damaged(f"the log in {path} holds no records", path)
     first = rows[0].position
