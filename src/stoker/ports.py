@@ -56,7 +56,6 @@ class KeyAndChain(NamedTuple):
     chain: bytes
     renew_at: Instant
     ends_at: Instant
-    """When the certificate expires."""
 
 
 class CertificateHolder(NamedTuple):
@@ -390,17 +389,14 @@ class HistoryCopy(Protocol):
 
 
 class LogBeginning(NamedTuple):
-    """The point from which a log goes on that comes from a backup."""
+    """The point from which a log goes on that comes from a backup: a snapshot, and the records behind it."""
 
     cluster_id: str
     base: tuple[Epoch, Position]
     """Of the last record that the snapshot holds."""
     chunks: Sequence[bytes]
-    """The snapshot that was taken there."""
     epoch: Epoch
-    """Of `records`."""
     records: Sequence[bytes] = ()
-    """What stands behind the snapshot."""
 
     @property
     def mark(self) -> HistoryMark:
@@ -471,6 +467,10 @@ class ProbedGpu(msgspec.Struct, frozen=True, kw_only=True):
     utilization_percent: int | None = None
     temperature_c: int | None = None
     power_w: int | None = None
+    bus: str = ""
+    device: str = ""
+    numa_node: int = -1
+    """PCI address; device node and NUMA node where they aren't to be found by it."""
 
 
 class GpuFault(msgspec.Struct, frozen=True, kw_only=True):

@@ -63,6 +63,13 @@ def test_what_bounds_sharers_of_a_gpu_is_told() -> None:
     assert "cooperative" in str(dict(node_pairs(node()))["sharing"])
 
 
+def test_a_node_that_cannot_hold_jobs_to_a_limit_says_which() -> None:
+    assert "not enforced" not in dict(node_pairs(node()))
+    assert (
+        dict(node_pairs(node(unenforced="no cgroup can be made here")))["not enforced"] == "no cgroup can be made here"
+    )
+
+
 def test_the_sharers_of_a_gpu_are_shown_with_their_shares_and_those_of_others_without_a_name() -> None:
     (first, *_) = node().gpus
     sharers = [GpuSharerView(job=job, share=share, memory_mb=1) for job, share in (("7", 0.25), ("", 0.5))]

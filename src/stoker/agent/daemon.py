@@ -19,6 +19,8 @@ Rules: A1  the first report on each stream is the inventory of tasks, and none i
            same holds for an epoch that can't be kept
        A19 a runner that may have too few open files or processes for a task on each CPU takes fewer tasks, and that
            many CPUs are offered
+       A23 what its runner can't hold tasks to, for want of a cgroup or a controller, is logged once, and the node
+           registers with it
        A16 another cluster begins anew, once nothing is left of the former: its job 1 isn't ours, of which we may know
            how it ended
        A15 a control plane that leaves a beat unanswered until the next is left, where there is another to go to
@@ -91,7 +93,7 @@ class Daemon:
         self._ports = ports
         self._measured = registration.inventory
         # A19: fewer CPUs are offered where the runner takes fewer tasks.
-        self._tasks_max, self._short_of = 0, ""
+        self._tasks_max, self._short_of, self._unenforced = 0, "", ""
         self._observed = Observed()
         self._delivery = Delivery(registration.node, self._observed, ports, self._session_when_up)
         self._executor = InstructionExecutor(
@@ -140,7 +142,11 @@ class Daemon:
         inventory = msgspec.structs.replace(inventory, cpus=offered, limits=limits)
         keeps_scripts = self._executor.keeps_scripts
         inventory = msgspec.structs.replace(
-            inventory, keeps_leases=keeps_leases, fault=fault, keeps_scripts=keeps_scripts
+            inventory,
+            keeps_leases=keeps_leases,
+            fault=fault,
+            keeps_scripts=keeps_scripts,
+            unenforced=self._unenforced,
         )
         if inventory != self.node:
             self._registration = msgspec.structs.replace(self._registration, inventory=inventory)
@@ -169,6 +175,12 @@ class Daemon:
             await self._executor.settled()
             await self._ports.clock.sleep(self._runner_backoff.next_s())
 
+    def _take_notes(self, notes: str) -> None:
+        """Say once what this node can't hold tasks to, as long as it stays the same (A23)."""
+        if notes and notes != self._unenforced:
+            self._ports.telemetry.warn("limits_not_enforced", agent_id=self._registration.node, error=notes)
+        self._unenforced = notes
+
     def _take_report(self, report: RunnerReport) -> None:
         match report:
             case RunnerInventory():
@@ -176,6 +188,7 @@ class Daemon:
                 self._ports.folders.keep(key.job for key in self._observed.open)
                 self._tasks_max, self._short_of = report.tasks_max, report.short_of
                 self._executor.cgroups = report.cgroups
+                self._take_notes("; ".join(report.notes))
                 self._executor.keeps_scripts = report.keeps_scripts
                 self._unanswered = None if report.fault is None else 0
                 self._take_fault(report.fault or "", keeps_leases=report.keeps_leases)

@@ -237,7 +237,8 @@ class InstructionExecutor:
     def _task(self, start: Start, env: dict[str, str], folder: str) -> StartTask:
         shares = self._rules.memory_share and not start.memory_mb
         memory_mb = memory_share(self._report_sink.node, start) if shares else 0
-        return StartTask(start=start, env=env, folder=folder, memory_mb=memory_mb)
+        placement = self._ports.locality.placement(start.gpus, start.cpus)
+        return StartTask(start=start, env=env, folder=folder, memory_mb=memory_mb, placement=placement)
 
     def _say_as_whom(self, start: Start) -> None:
         """Log under which account a job will run, where that isn't its own user (A12)."""

@@ -51,6 +51,7 @@ OWN_MB: Final = 128
 """Memory that isn't offered: agent and runner have 35 MiB, and what opens the file of a task's output 1 MiB each."""
 TASK_MB: Final = 8
 """Less, and a shell and its program find none: where there is so little, it bounds the CPUs that are offered."""
+FILES_SOFT: Final = 65_536
 _PR_SET_PDEATHSIG: Final = 1
 LOOKS_MAX: Final = 2
 _NAMED_MAX: Final = 3
@@ -117,10 +118,9 @@ class GpuWatch:
             found = await self._probe()
         except OSError as error:
             return ProbeResult(gpus=(), faults=(GpuFault(where=self._asked, error=str(error)),))
-        same = (
-            ProbedGpu(uuid=gpu.uuid, index=gpu.index, model=gpu.model, memory_mb=gpu.memory_mb) for gpu in found.gpus
-        )
-        found = replace(found, gpus=tuple(same))  # without temperatures and the like, which are never the same twice
+        unmeasured = {"memory_used_mb": None, "utilization_percent": None, "temperature_c": None, "power_w": None}
+        same = (replace(gpu, **unmeasured) for gpu in found.gpus)  # what is never the same twice
+        found = replace(found, gpus=tuple(same))
         if found.simulated:
             return found
         self._learn(found)
@@ -262,6 +262,25 @@ def _offered_memory(executor: ExecutorSettings) -> tuple[int, str]:
         if soft != resource.RLIM_INFINITY and most < offered:
             offered, why = most, f"a process here may have no more (`ulimit {option}`)"
     return offered, f"offers {offered} of {usable} MiB of memory, since {why}" if why else ""
+
+
+def default_limits() -> dict[str, tuple[int, int]]:
+    """Return the soft and the hard limits of jobs, by name, that are raised where the settings say nothing of them.
+
+    NCCL, RDMA and pinned buffers lock memory, and loaders of data open thousands of files: both as far as this process
+    may let them, files to `FILES_SOFT` at most, since programs exist that close each possible one.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    try:
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (soft, resource.RLIM_INFINITY))
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (soft, hard))
+        locked = resource.RLIM_INFINITY
+    except (OSError, ValueError):
+        locked = hard
+    files, files_max = resource.getrlimit(resource.RLIMIT_NOFILE)
+    more = FILES_SOFT if files_max == resource.RLIM_INFINITY else min(FILES_SOFT, files_max)
+    raised = {"memlock": (locked, locked)}
+    return raised if files == resource.RLIM_INFINITY or files >= more else {**raised, "nofile": (more, files_max)}
 
 
 def check_limits(executor: ExecutorSettings) -> None:

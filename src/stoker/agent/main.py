@@ -22,6 +22,7 @@ from stoker.adapters.gpu_probe.scripted import ScriptedProbe
 from stoker.adapters.logs import StructuredTelemetry, library_logs
 from stoker.agent.daemon import Daemon
 from stoker.agent.fence import FileFence
+from stoker.agent.gpu_locality import MachineLocality
 from stoker.agent.identity import NAME as IDENTITY_NAME
 from stoker.agent.identity import Identity, IdentityFile, root_shown, with_addresses
 from stoker.agent.instructions import TaskRules
@@ -32,6 +33,7 @@ from stoker.agent.machine import (
     account_variables,
     check_limits,
     check_site_programs,
+    default_limits,
     describe,
     die_with_parent,
     node_name,
@@ -197,6 +199,8 @@ async def _serve(
     known, asked = KnownGpus(settings.data_dir, telemetry), asked_by(settings.gpu.detection)
     watch = GpuWatch(lambda: asyncio.to_thread(probe.probe), known, telemetry, asked=asked)
     found = await watch.look()
+    locality = MachineLocality(confine=settings.executor.confine_devices, bind=settings.executor.cpu_binding == "numa")
+    locality.learn(found.gpus)
     runner, folders = _runner(settings, name, clock), _folders(settings, clock)
     kept = None if identity is None else Kept(IdentityFile(settings.data_dir), identity)
     link = GrpcLink(
@@ -213,11 +217,13 @@ async def _serve(
         folders=folders,
         fence=fence,
         dialer=TaskPorts(asyncio.to_thread),
+        locality=locality,
     )
     registration = describe(settings, name, uid, found, __version__)
     daemon = Daemon(registration, ports, node_env=account_variables(), rules=_rules(settings))
 
     def changed(better: ProbeResult) -> None:
+        locality.learn(better.gpus)
         daemon.amend(describe(settings, name, uid, better, __version__))
 
     give_back_memory()  # what importing and setting up left behind is nearly two MiB
@@ -263,8 +269,10 @@ def _runner(settings: AgentSettings, name: NodeName, clock: Clock) -> RunnerSock
     every_start: dict[str, object] = {
         "allow_root": executor.allow_root,
         "umask": int(executor.umask, 8),
-        "limits": job_limits(executor),
+        "limits": default_limits() | job_limits(executor),
         "pids_max": executor.pids_max,
+        "cpu_limit": "" if executor.cpu_limit == "none" else executor.cpu_limit,
+        "private_tmp": executor.private_tmp,
         "prolog": executor.prolog,
         "epilog": executor.epilog,
         "site_timeout_s": executor.prolog_timeout_s,

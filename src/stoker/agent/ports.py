@@ -5,13 +5,13 @@ pass the same contract tests.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import msgspec
 
-from stoker.brain.domain.ids import Epoch, JobId
+from stoker.brain.domain.ids import Epoch, GpuUuid, JobId
 from stoker.brain.domain.instruction import Instruction, Start, TaskKey
 from stoker.brain.domain.job import TaskEnd
 from stoker.brain.domain.report import LogChunk, LogRequest, Registration, Report, TaskFinished, TaskStatus, TunnelFrame
@@ -226,6 +226,8 @@ class RunnerInventory(msgspec.Struct, frozen=True, kw_only=True):
     which doesn't say."""
     keeps_scripts: bool = True
     """Whether it knows scripts that come with a start. False = a runner of an older version."""
+    notes: tuple[str, ...] = ()
+    """What it can't hold tasks to, in sentences for people."""
 
 
 class RunnerHealth(msgspec.Struct, frozen=True, kw_only=True):
@@ -257,6 +259,30 @@ RunnerReport = (
 )
 
 
+class Placement(msgspec.Struct, frozen=True):
+    """Devices and CPUs of its node to which a task is held, by the GPUs that it has."""
+
+    denied: tuple[tuple[int, int], ...] = ()
+    """Character devices that it may not open, by major and minor number."""
+    cpus: tuple[int, ...] = ()
+    """Numbers of the CPUs on which it runs. Empty = all that the agent may use."""
+
+
+class Locality(Protocol):
+    """Knows where GPUs are."""
+
+    def placement(self, gpus: Sequence[GpuUuid], cpus: int) -> Placement:
+        """Return what a task with these GPUs and so many CPUs is held to."""
+        ...
+
+
+class NoLocality:
+    """Knows nothing: no task is held to anything."""
+
+    def placement(self, gpus: Sequence[GpuUuid], cpus: int) -> Placement:
+        return Placement()
+
+
 class StartTask(msgspec.Struct, frozen=True, kw_only=True):
     """A start that the daemon has checked: epoch current, GPUs free here."""
 
@@ -267,6 +293,7 @@ class StartTask(msgspec.Struct, frozen=True, kw_only=True):
     """Made before the process runs, unless it is there. Empty = none."""
     memory_mb: int = 0
     """Limit of a task that asked for no memory. 0 = none."""
+    placement: Placement = Placement()
 
     def __repr__(self) -> str:
         return f"StartTask({self.start!r})"  # its environment may hold secrets
@@ -401,5 +428,6 @@ class AgentPorts:
     telemetry: Telemetry
     folders: Folders = field(default_factory=NoFolders)
     fence: Fence = field(default_factory=NoFence)
+    locality: Locality = field(default_factory=NoLocality)
     dialer: Dialer | None = None
     """None = nobody is let through to the ports of tasks."""

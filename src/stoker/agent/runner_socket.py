@@ -78,8 +78,8 @@ class RunnerSocket:
     ) -> None:
         """`options` are fields of `RunnerSettings` by name, for a runner that must be started: `tether_s`, bounds.
         `every_start`: fields of `StartInstruction` that are the same for all of this node: `allow_root`, `umask`,
-        `limits`, `pids_max`, `prolog`,
-        `epilog`, `site_timeout_s`. A runner that an earlier agent has started obeys them too."""
+        `limits`, `pids_max`, `cpu_limit`, `private_tmp`, `prolog`, `epilog`,
+        `site_timeout_s`. A runner that an earlier agent has started obeys them too."""
         self._data_dir = data_dir
         self._clock = clock
         self._options = options or {}
@@ -144,6 +144,9 @@ class RunnerSocket:
             "folder": task.folder,
             "lease_ms": start.lease_ms,
             "script": native(start.script),
+            "cpus": start.cpus,
+            "cpu_list": list(task.placement.cpus),
+            "denied_devices": [list(device) for device in task.placement.denied],
             **self._every_start,
         }
         self._asked.add(start.key)
@@ -378,6 +381,7 @@ def _inventory(parts: list[_Fields]) -> RunnerInventory:
     told = RunnerInventory(tasks=(*kept, *tasks), ends=tuple(ends), keeps_leases=guarded, fault=fault)
     cgroups = bool(parts[-1].get("cgroups", True))
     scripts = bool(parts[-1].get("scripts", False))
+    told = msgspec.structs.replace(told, notes=tuple(cast("list[str]", parts[-1]["notes"])))
     return msgspec.structs.replace(told, tasks_max=most, short_of=short_of, cgroups=cgroups, keeps_scripts=scripts)
 
 

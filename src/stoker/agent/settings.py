@@ -171,7 +171,8 @@ class ExecutorSettings(msgspec.Struct, frozen=True, kw_only=True):
     are named as in `Limit*=` of systemd: as, core, cpu, data, fsize, memlock, msgqueue, nice, nofile, nproc,
     rtprio, rttime, sigpending, stack. Each number counts what setrlimit(2) says, bytes where that is a size; K, M, G
     and T behind it multiply by 1024. `nproc` counts the processes of an account, so where the agent isn't root all
-    jobs share it. None by default: limits that aren't named are those that the agent was started with."""
+    jobs share it. Limits that aren't named are those that the agent was started with, but for two that are raised as
+    far as the agent may: memlock to unlimited, for NCCL and RDMA, and the soft limit of nofile to 65536."""
     pids_max: Annotated[int, Range(0, 4_194_304)] = 4_096
     """Processes and threads that a task may have at once, where a cgroup with the pids controller can be made: beyond
     it `fork` fails in that task, and nowhere else. Frameworks start some hundred threads per GPU, and a fork bomb takes
@@ -180,6 +181,22 @@ class ExecutorSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Memory limit of a task that asks for none (`--memory`), where a cgroup with the memory controller can be made.
     share: the part of the memory offered here that its CPUs, or its GPUs if that is more, are of those offered here,
     and 1 GiB at least; nothing is reserved for it. none: no limit, so that one job may use up the memory of all."""
+    cpu_limit: Literal["weight", "quota", "none"] = "weight"
+    """How a task is held to the CPUs that it asked for, where a cgroup with the cpu controller can be made. weight:
+    when CPUs are short, each task gets its part of them and no neighbour can take that away; idle CPUs are for who
+    wants them, since loaders of data beside a GPU often want more than the one CPU that a job asks for by default.
+    quota: never more CPU time than it asked for. none: the kernel shares them out by the process."""
+    cpu_binding: Literal["numa", "none"] = "numa"
+    """Where a task runs. numa: on the CPUs beside its GPUs, if these are all of one NUMA node which has as many CPUs as
+    the task asked for. none: on any CPU. A program may choose others by itself (`numactl`, `taskset`)."""
+    confine_devices: bool = True
+    """Keep a task from opening the device nodes of GPUs that aren't its own, whatever its environment says: by a filter
+    of its cgroup (version 2 and CAP_BPF, else the devices controller of version 1). What isn't a GPU, such as
+    `/dev/infiniband`, is kept by its mode alone: who may use it is for the site's groups. A task that MPS serves is
+    kept from nothing that its daemon opens for it."""
+    private_tmp: bool = False
+    """Give each task a /tmp and a /var/tmp of its own, empty at its start and removed at its end, where the agent is
+    root with CAP_SYS_ADMIN. They are on the disk of `work_dir`, or data_dir, which must not lie below /tmp."""
     accounts_without_cgroups: tuple[str, ...] = ()
     """Accounts whose jobs are taken where the agent is root and no cgroup can be made: there a process that sheds every
     mark of its job can't be told from those of others, and no limit holds. Others' jobs are given back at no charge and
@@ -213,6 +230,8 @@ class ExecutorSettings(msgspec.Struct, frozen=True, kw_only=True):
             found.append("default_image: this version runs plain processes only; use the empty text")
         if self.work_dir and not self.work_dir.startswith("/"):
             found.append(f"work_dir: {self.work_dir[:80]!r} isn't an absolute path")
+        if self.private_tmp and _is_temporary(self.work_dir):
+            found.append(f"private_tmp: work_dir {self.work_dir[:80]!r} is below /tmp, which jobs would not see then")
         for name, path in (("prolog", self.prolog), ("epilog", self.epilog)):
             if path and not path.startswith("/"):
                 found.append(f"{name}: {path[:80]!r} isn't an absolute path")
@@ -232,6 +251,15 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     gpu: GpuSettings = GpuSettings()
     executor: ExecutorSettings = ExecutorSettings()
     log: LogSettings = LogSettings()
+
+    def faults(self) -> list[str]:
+        if self.executor.private_tmp and _is_temporary(f"{self.data_dir.absolute()}/"):
+            return [f"data_dir: {self.data_dir} is below /tmp, which jobs would not see with executor.private_tmp"]
+        return []
+
+
+def _is_temporary(folder: str) -> bool:
+    return folder.startswith(("/tmp/", "/var/tmp/"))
 
 
 def job_limits(executor: ExecutorSettings) -> dict[str, tuple[int, int]]:

@@ -67,6 +67,7 @@ def decode_registration(wire: pb.RegisterRequest) -> Registration:
         fault=wire.fault[:FAULT_MAX],
         limits=wire.limits[:FAULT_MAX],
         gpu_fault=wire.gpu_fault[:FAULT_MAX],
+        unenforced=wire.unenforced[:FAULT_MAX],
     )
     return Registration(node=_node_name(wire.node), inventory=inventory)
 

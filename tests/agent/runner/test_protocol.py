@@ -48,7 +48,8 @@ ORDER: dict[str, object] = {
     "gang_port_min": 20_000, "gang_port_max": 29_999, "host_file": "10.0.0.1 slots=2\n",
     "script": "echo",
     "prolog": "/etc/prolog", "epilog": "/etc/epilog", "site_env": {"A": "b"}, "site_timeout_s": 60,
-    "gpu_share": 250,
+    "gpu_share": 250, "cpus": 2, "cpu_limit": "weight", "denied_devices": [[195, 0]], "cpu_list": [0, 1],
+    "private_tmp": True,
 }  # fmt: skip
 
 
@@ -61,7 +62,8 @@ def test_a_start_of_an_older_agent_that_knows_no_files_has_none() -> None:
     meant: dict[str, object] = {"output": "", "error": "", "append": False, "folder": "", "lease_ms": 0}
     meant |= {"umask": 0o022, "limits": {}, "pids_max": 0, "gang_port_min": 0, "gang_port_max": 0, "host_file": ""}
     meant |= {"prolog": "", "epilog": "", "site_env": {}, "site_timeout_s": 0}
-    meant |= {"script": "", "gpu_share": 1_000}
+    meant |= {"script": "", "gpu_share": 1_000, "cpus": 0, "cpu_limit": "", "denied_devices": [], "cpu_list": []}
+    meant |= {"private_tmp": False}
     older = {name: value for name, value in ORDER.items() if name not in meant}
     assert read_start(older) == {**ORDER, **meant}
 
@@ -78,7 +80,7 @@ def test_an_older_agent_that_says_nothing_of_root_does_not_allow_it() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in ORDER if name != "do"])
-@pytest.mark.parametrize("value", [None, -1, {"x": 1}, [1]])
+@pytest.mark.parametrize("value", [None, -1, {"x": 1}, [-1]])
 def test_a_start_with_a_field_of_another_type_is_refused(name: str, value: object) -> None:
     with pytest.raises(BadFrame):
         read_start({**ORDER, name: value})

@@ -133,6 +133,7 @@ def _gpu(line: str, known: Iterable[str]) -> ProbedGpu | GpuFault:
         utilization_percent=_number(utilization),
         temperature_c=_number(temperature),
         power_w=_number(power),
+        bus=bus if PCI_ADDRESS.fullmatch(bus) else "",
     )
 
 

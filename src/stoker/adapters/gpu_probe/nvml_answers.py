@@ -134,7 +134,11 @@ def _gpu(line: _NvmlLine, index: int, known: set[str]) -> ProbedGpu | GpuFault:
     memory, why = line.memory
     model = _told(line.name)
     return ProbedGpu(
-        uuid=GpuUuid(uuid), index=index, model=model or _UNKNOWN_MODEL, memory_mb=0 if why else memory // _MIB
+        uuid=GpuUuid(uuid),
+        index=index,
+        model=model or _UNKNOWN_MODEL,
+        memory_mb=0 if why else memory // _MIB,
+        bus=bus if PCI_ADDRESS.fullmatch(bus) else "",
     )
 
 

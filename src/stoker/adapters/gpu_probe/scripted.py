@@ -1,6 +1,8 @@
 """Simulated GPUs of a node, as a script describes them.
 
-Shape: gpus:  [{count, model, memory_mb, uuid?}]   count is 1 unless told; a uuid names a single GPU
+Shape: gpus:  [{count, model, memory_mb, uuid?, device?, numa_node?}]
+                                                    count is 1 unless told; a uuid, and a device node (an absolute
+                                                    path), are of a single GPU
        links: [{a, b, kind, gbps}]                  a and b are indexes; checked, and used once placement knows topology
        cpus, memory_mb                              what the node offers; 4 CPUs and 32 GiB per GPU unless told
 Rules: P1  UUIDs follow from the node's name and the index alone, so a restarted agent has the same GPUs
@@ -14,6 +16,8 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from stoker.adapters.settings.types import Unreadable, from_node
 from stoker.adapters.settings.yaml_lines import Entries, Parts, Text, YamlFault, YamlNode, read_yaml
 from stoker.brain.domain.errors import refusal_error
@@ -24,7 +28,8 @@ from stoker.ports import ProbedGpu, ProbeResult
 GPUS_MAX: Final = 256
 MEMORY_MB_MAX: Final = 16 * 1024 * 1024
 
-_GPU_KEYS: Final = {"count": int, "model": str, "memory_mb": int, "uuid": str}
+_NUMA_NODES_MAX: Final = 1_024
+_GPU_KEYS: Final = {"count": int, "model": str, "memory_mb": int, "uuid": str, "device": str, "numa_node": int}
 _LINK_KEYS: Final = {"a": int, "b": int, "kind": str, "gbps": float}
 _TOP_KEYS: Final = {"gpus": Parts, "links": Parts, "cpus": int, "memory_mb": int}
 
@@ -94,14 +99,22 @@ class _Script:
             self._fault(line, "a GPU needs a model")
         if "memory_mb" not in values:
             self._fault(line, "a GPU needs memory_mb")
+        device, numa_node = str(values.get("device") or ""), values.get("numa_node")
         if uuid is not None and count != 1:
             self._fault(line, f"uuid {uuid} can't name {count} GPUs")
+        if device and count != 1:
+            self._fault(line, f"device {device[:80]} can't be that of {count} GPUs")
+        if device and not device.startswith("/"):
+            self._fault(line, f"device {device[:80]!r} isn't an absolute path")
+        if isinstance(numa_node, int) and not 0 <= numa_node < _NUMA_NODES_MAX:
+            self._fault(line, f"numa_node: {numa_node} isn't between 0 and {_NUMA_NODES_MAX - 1}")
         if len(self._gpus) + count > GPUS_MAX:
             self._fault(line, f"more than {GPUS_MAX} GPUs on one node")
             return
         for index in range(len(self._gpus), len(self._gpus) + count):
             own = GpuUuid(str(uuid)) if uuid is not None else scripted_uuid(self._node, index)
-            self._gpus.append(ProbedGpu(uuid=own, index=index, model=model, memory_mb=memory_mb))
+            gpu = ProbedGpu(uuid=own, index=index, model=model, memory_mb=memory_mb, device=device)
+            self._gpus.append(replace(gpu, numa_node=numa_node) if isinstance(numa_node, int) else gpu)
 
     def _check_uuids(self) -> None:
         seen: set[str] = set()

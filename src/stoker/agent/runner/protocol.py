@@ -74,6 +74,15 @@ if TYPE_CHECKING:
         """Programs of the site; empty = none."""
         site_env: dict[str, str]
         site_timeout_s: int
+        cpus: int
+        cpu_limit: str
+        """`weight` or `quota`: how the cgroup holds it to its CPUs. Empty = not at all."""
+        denied_devices: list[list[int]]
+        """Character devices that it may not open, by major and minor number."""
+        cpu_list: list[int]
+        """Numbers of the CPUs that it runs on. Empty = all that the runner may."""
+        private_tmp: bool
+        """Give it folders of its own in the place of /tmp and /var/tmp, where the runner is root."""
         limits: dict[str, list[int]]
         """Soft and hard limit by the names of setrlimit(2), such as `nofile`. -1 = unlimited."""
 
@@ -134,13 +143,16 @@ _CREDENTIALS: Final = struct.Struct("iII")
 _OLDER: Final[dict[str, object]] = {
     "output": "", "error": "", "append": False, "folder": "", "allow_root": False, "lease_ms": 0, "umask": 0o022,
     "limits": {}, "pids_max": 0, "gang_port_min": 0, "gang_port_max": 0, "host_file": "", "script": "",
-    "prolog": "", "epilog": "", "site_env": {}, "site_timeout_s": 0, "gpu_share": 1_000,
+    "prolog": "", "epilog": "", "site_env": {}, "site_timeout_s": 0, "gpu_share": 1_000, "cpus": 0, "cpu_limit": "",
+    "denied_devices": [], "cpu_list": [], "private_tmp": False,
 }  # fmt: skip
 """What a start means that is an older agent's, which says nothing of these (P2)."""
-_TEXTS: Final = ("shell", "workdir", "user", "output", "error", "folder", "host_file", "script", "prolog", "epilog")
+_TEXTS: Final = (
+    "shell", "workdir", "user", "output", "error", "folder", "host_file", "script", "prolog", "epilog", "cpu_limit",
+)  # fmt: skip
 _NUMBERS: Final = (
     "memory_mb", "probe_port", "lease_ms", "umask", "pids_max", "gang_port_min", "gang_port_max", "site_timeout_s",
-    "gpu_share",
+    "gpu_share", "cpus",
 )  # fmt: skip
 _READ_BYTES: Final = 256 * 1024
 """Taken from the socket in one turn."""
@@ -175,7 +187,11 @@ def read_start(message: Mapping[str, object]) -> StartInstruction:
     start: dict[str, object] = {"do": "start", "key": key, "argv": argv, "env": env, "gpus": gpus}
     start |= {name: _text(message, name) for name in _TEXTS}
     start |= {name: read_number(message, name) for name in _NUMBERS}
-    start |= {name: _field(message, name, bool, "true or false") for name in ("allow_root", "append")}
+    start |= {name: _field(message, name, bool, "true or false") for name in ("allow_root", "append", "private_tmp")}
+    start["cpu_list"] = _numbers(message, "cpu_list")
+    start["denied_devices"] = [
+        _pair("denied_devices", pair) for pair in _field(message, "denied_devices", list, "pairs")
+    ]
     start["limits"] = _read_limits(message)
     start["site_env"] = site_env = _field(message, "site_env", dict, "variables by name")
     if not all(isinstance(word, str) for word in (*site_env, *site_env.values())):
@@ -185,10 +201,20 @@ def read_start(message: Mapping[str, object]) -> StartInstruction:
 
 def _read_limits(message: Mapping[str, object]) -> dict[str, list[int]]:
     limits = _field(message, "limits", dict, "limits by name")
-    for name, both in limits.items():
-        if not isinstance(both, list) or [type(number) for number in both] != [int, int]:
-            raise BadFrame(f"the limit {name} is {both!r}, not two numbers")
-    return limits
+    return {name: _pair(f"the limit {name}", both) for name, both in limits.items()}
+
+
+def _pair(name: str, value: object) -> list[int]:
+    if not isinstance(value, list) or [type(number) for number in value] != [int, int]:
+        raise BadFrame(f"{name} has {value!r}, not two numbers")
+    return value
+
+
+def _numbers(message: Mapping[str, object], name: str) -> list[int]:
+    numbers = _field(message, name, list, "a list of numbers")
+    if not all(isinstance(number, int) and number >= 0 for number in numbers):
+        raise BadFrame(f"{name} holds what is no whole number from 0 up")
+    return numbers
 
 
 def read_key(message: Mapping[str, object]) -> str:

@@ -19,6 +19,7 @@ import stat
 
 from stoker.agent.runner.process import procfs
 from stoker.agent.runner.process.account import error_text
+from stoker.agent.runner.process.cgroup import TaskLimits
 from stoker.agent.runner.process.kernel import default_signals, die_with, fork_into, lower_limits
 from stoker.agent.runner.process.launch import SIGNALS_OF_OURS
 from stoker.agent.runner.process.tree import Tree
@@ -51,7 +52,7 @@ class SiteProgram:
     def __init__(self, key: str, which: str, site: SiteFields, mark: str, cgroups: Cgroups) -> None:
         self.key = key
         self.which = which
-        self.tree = Tree(f"{key}.{which}", mark, cgroups.group(f"{key}.{which}", 0))
+        self.tree = Tree(f"{key}.{which}", mark, cgroups.group(f"{key}.{which}", TaskLimits()))
         self.output = -1
         """Read end of the pipe that it writes to. -1 = closed."""
         self.check_s = 0.0

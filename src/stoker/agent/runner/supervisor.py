@@ -18,13 +18,12 @@ from stoker.agent.runner.output.copier import Pipes
 from stoker.agent.runner.output.spool import OutputRetention, Spool
 from stoker.agent.runner.process import procfs
 from stoker.agent.runner.process.account import NOBODY, CannotStart, actor, uid_said
-from stoker.agent.runner.process.cgroup import Cgroups, TaskCgroup
+from stoker.agent.runner.process.cgroup import Cgroups, TaskCgroup, TaskLimits
 from stoker.agent.runner.process.launch import (
-    FAILED_EARLY,
-    NO_LIMITS,
     FolderBound,
     Launch,
     answer_of,
+    cause_of,
     own_port,
     port_conflict,
 )
@@ -49,13 +48,6 @@ _NOT_BEGUN: Final = "the runner was killed before it started its process"
 HOST_FILE_NAME: Final = "STOKER_HOSTFILE"
 NOTICE_FILE_NAME: Final = "STOKER_PREEMPT_FILE"
 _SIGNALS: Final = range(1, 65)
-_NODE_LACKS: Final = ("(EMFILE)", "(ENFILE)", "(ENOMEM)")
-_OF_THE_NODE: Final = (*_NODE_LACKS, "(EAGAIN)", "(ENOSPC)", "(EROFS)", "(EIO)")
-"""How a reason ends that is no fault of the job: the node has too few processes, open files or memory, or a disk that
-is full, read-only or broken."""
-_NAMED_BY_JOB: Final = ("cannot write its ", "cannot use the working directory ")
-"""How a reason begins that is about a place that the job named, which may be full, read-only or broken for years:
-jobs of one person that name such a place must not pass for a sick node, which then pauses for everybody."""
 
 
 class Supervisor:
@@ -95,7 +87,7 @@ class Supervisor:
             self._answer_known(key)
             return
         mark = f"{key}.{os.urandom(8).hex()}"
-        group = self.cgroups.group(key, instruction["memory_mb"], instruction["pids_max"])
+        group = self.cgroups.group(key, TaskLimits(instruction))
         task = self.tasks[key] = RunnerTask(key, mark, instruction["gpus"], group)
         task.gpu_share = instruction["gpu_share"]
         task.start = instruction
@@ -238,6 +230,7 @@ class Supervisor:
         self._tell_place(task, start)
         launch = Launch(start, (procfs.MARK_NAME, task.tree.mark), workdir, account, task.tree.group)
         launch.keep_script(script_folder, start["script"])
+        launch.keep_private_tmp(self.output_retention.private_tmp(task.key))
         if self._settings.folder_bytes_max:
             job = int(task.key.partition(".")[0])
             ours = (start["folder"], "" if start["workdir"] else workdir)
@@ -492,9 +485,3 @@ class Supervisor:
                 "gpu_share": over.get("gpu_share", WHOLE_GPU),
                 "started_at": over["started_at"],
             }
-
-
-def cause_of(reason: str, otherwise: str = "start_failed") -> str:
-    """Return the cause of the end of a task that could not start, by how the reason begins and ends."""
-    faults = _NODE_LACKS if reason.startswith(_NAMED_BY_JOB) else _OF_THE_NODE
-    return "never_started" if reason.endswith(faults) or reason.startswith((NO_LIMITS, FAILED_EARLY)) else otherwise

@@ -184,6 +184,7 @@ def _node_view(state: ClusterState, node: Node, sees: Sights, now: Instant) -> N
         gpu_fault=inventory.gpu_fault,
         shares_gpus=inventory.shares_gpus,
         mps=inventory.mps,
+        unenforced=inventory.unenforced,
         simulated=inventory.simulated,
         version=inventory.version,
         boot_id=inventory.boot_id,

@@ -91,6 +91,9 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     mps: str = ""
     """Pipe folder of NVIDIA's MPS there, which bounds what a sharer takes of a GPU. Empty = it has none, and only the
     programs themselves keep to their shares."""
+    unenforced: str = ""
+    """Limits that it can't hold tasks to, in words, since it may make no cgroup or lacks a controller. Empty = it holds
+    them to all of theirs, or its agent is of an older version."""
 
     @property
     def only_users(self) -> bool:

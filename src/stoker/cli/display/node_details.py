@@ -109,6 +109,8 @@ def node_pairs(node: "NodeView") -> "Iterator[tuple[str, object]]":
     yield "runs", ", ".join(node.executors)
     yield "jobs run as", account_of(node)
     yield "sharing", f"MPS at {node.mps}" if node.mps else "cooperative: without MPS only programs keep to their shares"
+    if node.unenforced:
+        yield "not enforced", node.unenforced
     yield "leases", "kept" if node.keeps_leases else "not kept: its jobs wait for it, however long it is silent"
     yield "version", node.version
     yield "registered", local_text(node.registered_at)

@@ -151,6 +151,9 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     mps: str = ""
     """Pipe folder of NVIDIA's MPS, which bounds what each sharer of a GPU takes. Empty: only programs themselves keep
     to their shares."""
+    unenforced: str = ""
+    """Limits that the node can't hold jobs to, in words, since it may make no cgroup or lacks a controller. Empty: it
+    holds them to all."""
     simulated: bool
     version: str
     boot_id: str

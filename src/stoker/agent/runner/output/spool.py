@@ -45,6 +45,7 @@ _HOSTS_NAME: Final = "hosts"
 _NOTICES_NAME: Final = "notices"
 _TRASH_NAME: Final = "trash"
 _SCRIPT_NAME: Final = ".script"
+_TMP_NAME: Final = ".tmp"
 _LARGE_BYTES: Final = 256 * 1024
 _SPARE_BYTES: Final = 512 * 1024 * 1024
 _SPARE_PART: Final = 4
@@ -248,6 +249,10 @@ class OutputRetention:
         """Return where the script of a task is kept while it runs, inside the folder of its attempt."""
         return f"{self._work}/{_attempt(key)}/{_SCRIPT_NAME}.{key.rpartition('.')[2]}"
 
+    def private_tmp(self, key: str) -> str:
+        """Return where a task that has one keeps its private /tmp. It goes when the task ends."""
+        return f"{self._work}/{_attempt(key)}/{_TMP_NAME}.{key.rpartition('.')[2]}"
+
     def ended(self, key: str, live: Iterable[str]) -> None:
         """Count the output of a task that ended, and drop its script, its host file and its notice.
 
@@ -256,8 +261,9 @@ class OutputRetention:
         for path in (self.host_file(key), self.notice_file(key)):
             with suppress(OSError):  # it had none, or it goes when the next runner counts anew
                 os.unlink(path)
-        with suppress(OSError):  # it had none
-            self.trash.take(self.script_folder(key))
+        for path in (self.script_folder(key), self.private_tmp(key)):
+            with suppress(OSError):  # it had none
+                self.trash.take(path)
         size = kept_bytes(self.output(key))
         if size >= _LARGE_BYTES:
             self._large.append((key, size))

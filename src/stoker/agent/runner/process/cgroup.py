@@ -5,8 +5,10 @@ program, so nothing of a job ever runs outside. An empty folder can be removed a
 proof that a tree is gone, and the cleaning up, in one system call.
 
 Version 2 is tried first (`cgroup.kill`), then version 1 (freezer, or pids). Memory limits need the memory controller
-of either, and a bound on processes the pids controller. Folders lie below the runner's own cgroup, so that a limit set
-around the agent also holds for its jobs, or below the root where version 2 hands the memory controller down only there.
+of either, a bound on processes the pids controller, and a part of the CPU time the cpu controller; device nodes are
+kept closed by a BPF program on version 2, else by the devices controller of version 1. Folders lie below the runner's
+own cgroup, so that a limit set around the agent also holds for its jobs, or below the root where version 2 hands the
+memory controller down only there.
 Under systemd the agent's unit wants `Delegate=yes` and `KillMode=process`.
 Source: cgroups(7), Documentation/admin-guide/cgroup-v2.rst.
 
@@ -20,6 +22,7 @@ import signal
 from contextlib import suppress
 
 from stoker.agent.runner.files import write_file
+from stoker.agent.runner.process.device_filter import deny_devices
 from stoker.agent.runner.process.kernel import fork_into
 from stoker.agent.runner.process.procfs import read_file
 
@@ -27,9 +30,35 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Final
 
+    from stoker.agent.runner.protocol import StartInstruction
+
 _PREFIX: Final = "stoker-"
 _MIB: Final = 1024 * 1024
 _REMOVE_TRIES_MAX: Final = 50
+_SHARES_PER_CPU: Final = 1_024
+_WEIGHT_PER_CPU: Final = 10
+_WEIGHT_MAX: Final = 10_000
+_PERIOD_US: Final = 100_000
+"""Of a quota of CPU time, as the kernel has it by default."""
+CPU_WEIGHT: Final = "weight"
+CPU_QUOTA: Final = "quota"
+
+
+class TaskLimits:
+    """Limits of the control group of one task. 0, and empty = none."""
+
+    __slots__ = ("cpu_limit", "cpus", "denied_devices", "memory_mb", "pids_max")
+
+    def __init__(self, start: StartInstruction | None = None) -> None:
+        """Those of a start. None = no limit at all."""
+        self.memory_mb = start["memory_mb"] if start else 0
+        self.pids_max = start["pids_max"] if start else 0
+        self.cpus = start["cpus"] if start else 0
+        self.cpu_limit = start["cpu_limit"] if start else ""
+        """CPU_WEIGHT: when CPUs are short, tasks get them in proportion to `cpus`. CPU_QUOTA: never more than that."""
+        denied = start["denied_devices"] if start else ()
+        self.denied_devices = [(major, minor) for major, minor in denied]
+        """Character devices that it may not open."""
 
 
 class Hierarchy:
@@ -62,23 +91,43 @@ class Cgroups:
         self.tree = None if mode == "scan" else self._find_tree(prefix, mode)
         self.pids = None if mode == "scan" else self._find_controller(prefix, "pids", "pids.max")
         self.memory = None if mode == "scan" else self._find_controller(prefix, "memory", "memory.limit_in_bytes")
+        self.cpu = None if mode == "scan" else self._find_controller(prefix, "cpu", "cpu.shares")
+        self.devices = None if mode == "scan" else self._find_devices(prefix)
         if self.tree is None:
             self.notes.append("no cgroup can be made here: processes are followed by descent, session and mark")
         if self.memory is None:
             self.notes.append("no memory controller can be used here: memory limits aren't enforced")
         if self.pids is None:
             self.notes.append("no pids controller can be used here: a job may start as many processes as its account")
+        if self.cpu is None:
+            self.notes.append("no cpu controller can be used here: a job may take the CPU time of others")
+        if self.devices is None:
+            self.notes.append("no device filter can be used here: a job that ignores its environment may open any GPU")
 
-    def group(self, name: str, memory_mb: int, pids_max: int = 0) -> TaskCgroup:
-        """Return the group of a task, which isn't made yet. 0 = no limit."""
-        pids, memory = (self.pids if pids_max else None), (self.memory if memory_mb else None)
-        folders = [hierarchy.folder(name) for hierarchy in (self.tree, pids, memory) if hierarchy is not None]
-        limits = {pids.folder(name): pids_max} if pids is not None else {}
-        return TaskCgroup(list(dict.fromkeys(folders)), memory_mb if memory else 0, limits)
+    def group(self, name: str, limits: TaskLimits) -> TaskCgroup:
+        """Return the group of a task, which isn't made yet."""
+        pids, memory = (self.pids if limits.pids_max else None), (self.memory if limits.memory_mb else None)
+        cpu = self.cpu if limits.cpus and limits.cpu_limit else None
+        devices = self.devices if limits.denied_devices else None
+        used = [hierarchy for hierarchy in (self.tree, pids, cpu, devices, memory) if hierarchy is not None]
+        group = TaskCgroup(list(dict.fromkeys(hierarchy.folder(name) for hierarchy in used)))
+        if memory is not None:
+            group.memory_mb = limits.memory_mb
+        if pids is not None:
+            group.settings.append((f"{pids.folder(name)}/pids.max", str(limits.pids_max)))
+        if cpu is not None:
+            group.settings += _cpu_settings(cpu, cpu.folder(name), limits)
+        if devices is not None and devices.version == 2:
+            group.denied_devices = limits.denied_devices
+        elif devices is not None:
+            file = f"{devices.folder(name)}/devices.deny"
+            group.settings += [(file, f"c {major}:{minor} rwm") for major, minor in limits.denied_devices]
+        return group
 
     def leftovers(self) -> list[str]:
         """Return the paths of task folders that are there now."""
-        hierarchies = [each for each in (self.tree, self.pids, self.memory) if each is not None]
+        every = (self.tree, self.pids, self.memory, self.cpu, self.devices)
+        hierarchies = [each for each in every if each is not None]
         return list(dict.fromkeys(folder for hierarchy in hierarchies for folder in hierarchy.folders()))
 
     def sweep(self, known: set[str]) -> None:
@@ -105,17 +154,27 @@ class Cgroups:
         places = [Hierarchy(1, parent, prefix) for parent in _parents(controller)]
         return next((place for place in places if _usable(place, file)), None)
 
+    def _find_devices(self, prefix: str) -> Hierarchy | None:
+        """Return the hierarchy in which devices can be denied: that of the tree in version 2, else one of version 1."""
+        if self.tree is not None and self.tree.version == 2 and _filters_devices(self.tree):
+            return self.tree
+        places = [Hierarchy(1, parent, prefix) for parent in _parents("devices")]
+        return next((place for place in places if _usable(place, "devices.deny")), None)
+
 
 class TaskCgroup:
-    """Control group of one task: its folders in up to three hierarchies, or none where the node offers none."""
+    """Control group of one task: its folders in up to five hierarchies, or none where the node offers none."""
 
-    __slots__ = ("_files", "_pids_max", "_tries", "born_in", "folders", "memory_mb")
+    __slots__ = ("_files", "_tries", "born_in", "denied_devices", "folders", "memory_mb", "settings")
 
-    def __init__(self, folders: list[str], memory_mb: int = 0, pids_max: dict[str, int] | None = None) -> None:
-        """`folders`: the one that holds the tree first, the one with the memory limit last. `pids_max`: by folder."""
+    def __init__(self, folders: list[str]) -> None:
+        """`folders`: the one that holds the tree first, the one with the memory limit, if there is one, last."""
         self.folders = folders
-        self.memory_mb = memory_mb
-        self._pids_max = pids_max or {}
+        self.memory_mb = 0
+        self.settings: list[tuple[str, str]] = []
+        """Files of the folders, and what is written to them when they are made."""
+        self.denied_devices: list[tuple[int, int]] = []
+        """Version 2: character devices for its filter."""
         self.born_in = ""
         """Version 2: the folder for `fork_into`, once it is made. Empty = there is none."""
         self._files: list[str] = []
@@ -123,7 +182,7 @@ class TaskCgroup:
         self._tries = 0
 
     def make(self) -> None:
-        """Make the folders, and limit memory and processes. Raises OSError."""
+        """Make the folders, and set all limits. Raises OSError."""
         for folder in self.folders:
             with suppress(FileExistsError):
                 os.mkdir(folder)
@@ -131,8 +190,10 @@ class TaskCgroup:
                 self._files.append(f"{folder}/tasks")
             else:
                 self.born_in = folder
-        for folder, most in self._pids_max.items():
-            write_file(f"{folder}/pids.max", str(most))
+        for file, text in self.settings:
+            write_file(file, text)
+        if self.denied_devices:
+            deny_devices(self.born_in, self.denied_devices)
         if self.memory_mb:
             self._limit_memory(self.folders[-1])
 
@@ -173,8 +234,11 @@ class TaskCgroup:
         return self._tries > _REMOVE_TRIES_MAX and not self.pids()
 
     def memory(self) -> tuple[bool, int]:
-        """Return whether the limit killed anything, and the peak in MiB. To be read before `remove`."""
-        if not self.memory_mb:
+        """Return whether the limit killed anything, and the peak in MiB, 0 if not known. To be read before `remove`.
+
+        Without a limit, version 2 tells the peak all the same.
+        """
+        if not self.memory_mb and not self.born_in:
             return False, 0
         folder = self.folders[-1]
         kills = _field(f"{folder}/memory.oom_control", b"oom_kill") or _field(f"{folder}/memory.events", b"oom_kill")
@@ -189,6 +253,16 @@ class TaskCgroup:
         else:
             write_file(f"{folder}/memory.limit_in_bytes", limit)
             _write(f"{folder}/memory.memsw.limit_in_bytes", limit)  # there only where swap is accounted
+
+
+def _cpu_settings(cpu: Hierarchy, folder: str, limits: TaskLimits) -> list[tuple[str, str]]:
+    if cpu.version == 2:
+        if limits.cpu_limit == CPU_QUOTA:
+            return [(f"{folder}/cpu.max", f"{limits.cpus * _PERIOD_US} {_PERIOD_US}")]
+        return [(f"{folder}/cpu.weight", str(min(_WEIGHT_MAX, _WEIGHT_PER_CPU * limits.cpus)))]
+    if limits.cpu_limit == CPU_QUOTA:
+        return [(f"{folder}/cpu.cfs_quota_us", str(limits.cpus * _PERIOD_US))]
+    return [(f"{folder}/cpu.shares", str(_SHARES_PER_CPU * limits.cpus))]
 
 
 def _parents(controller: str) -> list[str]:
@@ -219,6 +293,18 @@ def _usable(place: Hierarchy, wanted: str) -> bool:
         return False
     finally:
         group.remove()
+
+
+def _filters_devices(place: Hierarchy) -> bool:
+    group = TaskCgroup([place.folder(f"trial.{os.getpid()}")])
+    group.denied_devices = [(0, 0)]  # of nobody
+    try:
+        group.make()
+    except OSError:
+        return False
+    finally:
+        group.remove()
+    return True
 
 
 def _child_enters(group: TaskCgroup) -> bool:

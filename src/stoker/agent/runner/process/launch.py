@@ -27,6 +27,7 @@ from stoker.agent.runner.process.kernel import (
     fork_into,
     join_project,
     lower_limits,
+    mount_privately,
 )
 
 TYPE_CHECKING = False
@@ -51,7 +52,15 @@ _PROJECTS_MAX: Final = 1 << 20
 """Numbers of projects that are ours, so that a file system keeps at most 75 MB about them; jobs so far apart share."""
 NO_LIMITS: Final = "this node can't give a job its limits"
 FAILED_EARLY: Final = "the runner's child failed before it could become the program"
+_NODE_LACKS: Final = ("(EMFILE)", "(ENFILE)", "(ENOMEM)")
+_OF_THE_NODE: Final = (*_NODE_LACKS, "(EAGAIN)", "(ENOSPC)", "(EROFS)", "(EIO)")
+"""How a reason ends that is no fault of the job: the node has too few processes, open files or memory, or a disk that
+is full, read-only or broken."""
+_NAMED_BY_JOB: Final = ("cannot write its ", "cannot use the working directory ")
+"""How a reason begins that is about a place that the job named, which may be full, read-only or broken for years:
+jobs of one person that name such a place must not pass for a sick node, which then pauses for everybody."""
 _NAME_BYTES_MAX: Final = 255
+PRIVATE_PLACES: Final = ("/tmp", "/var/tmp")
 SIGNALS_OF_OURS: Final = tuple(
     int(number)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ)
@@ -110,6 +119,9 @@ class Launch:
         self.bound: FolderBound | None = None
         self.paths = _candidates(words[0], env.get("PATH", _DEFAULT_PATH))
         self.group = group
+        self.cpu_list = start["cpu_list"]
+        self._has_private_tmp = start["private_tmp"] and os.geteuid() == 0
+        self._private_tmp: dict[str, str] = {}
         self._script = b""
         self._script_path = ""
 
@@ -128,6 +140,12 @@ class Launch:
         self._script_path = f"{folder}/{os.fsdecode(name[-_NAME_BYTES_MAX:])}"
         self.argv = [*interpreter_of(self._script), os.fsencode(self._script_path), *self.argv[1:]]
         self.paths = [os.fsdecode(self.argv[0])]
+
+    def keep_private_tmp(self, folder: str) -> None:
+        """Let it see folders of its own, inside this one, where others see /tmp and /var/tmp, if it is to have them."""
+        for place in PRIVATE_PLACES if self._has_private_tmp else ():
+            own = self._private_tmp[place] = f"{folder}{place}"
+            self.actor.owns(own)
 
     def fork(self, streams: tuple[int, int, int]) -> tuple[int, int]:
         """Fork the child and return its pid and the pipe of its answer. Raises OSError.
@@ -171,8 +189,15 @@ class Launch:
             self.group.enter(born_inside)
         except OSError as error:
             return f"cannot enter its cgroup: {error_text(error)}"
+        if self.cpu_list:
+            with suppress(OSError):  # a CPU that went offline: it runs on all of them
+                os.sched_setaffinity(0, self.cpu_list)
         if self.bound is not None:
             self.bound.keep()
+        try:
+            self._take_private_tmp()
+        except OSError as error:
+            return f"it can't have a /tmp of its own: {error_text(error)}; executor.private_tmp wants CAP_SYS_ADMIN"
         try:
             allow_limits(self.limits)
         except (OSError, ValueError) as error:
@@ -185,6 +210,14 @@ class Launch:
         if self.bound is not None:
             self.bound.join()
         return reason or self._change_folder()
+
+    def _take_private_tmp(self) -> None:
+        """Raises OSError."""
+        for own in self._private_tmp.values():
+            os.makedirs(own, 0o711)
+            os.chmod(own, 0o1777 if not self.actor.name else 0o700)
+        if self._private_tmp:
+            mount_privately(self._private_tmp)
 
     def _lower_limits(self) -> str:
         """Not before all else: the runner may have more files open than the program may. Answers why not."""
@@ -276,6 +309,12 @@ def answer_of(pipe: int, said: bytearray) -> str | None:
     except BlockingIOError:
         return None
     return child_error_text(bytes(said))
+
+
+def cause_of(reason: str, otherwise: str = "start_failed") -> str:
+    """Return the cause of the end of a task that could not start, by how the reason begins and ends."""
+    faults = _NODE_LACKS if reason.startswith(_NAMED_BY_JOB) else _OF_THE_NODE
+    return "never_started" if reason.endswith(faults) or reason.startswith((NO_LIMITS, FAILED_EARLY)) else otherwise
 
 
 def port_conflict(port: int) -> str:
