@@ -113,6 +113,7 @@ class Cgroups:
         group = TaskCgroup(list(dict.fromkeys(hierarchy.folder(name) for hierarchy in used)))
         if memory is not None:
             group.memory_mb = limits.memory_mb
+        group.counts_memory = memory is not None or (self.memory is not None and self.memory is self.tree)
         if pids is not None:
             group.settings.append((f"{pids.folder(name)}/pids.max", str(limits.pids_max)))
         if cpu is not None:
@@ -165,12 +166,14 @@ class Cgroups:
 class TaskCgroup:
     """Control group of one task: its folders in up to five hierarchies, or none where the node offers none."""
 
-    __slots__ = ("_files", "_tries", "born_in", "denied_devices", "folders", "memory_mb", "settings")
+    __slots__ = ("_files", "_tries", "born_in", "counts_memory", "denied_devices", "folders", "memory_mb", "settings")
 
     def __init__(self, folders: list[str]) -> None:
         """`folders`: the one that holds the tree first, the one with the memory limit, if there is one, last."""
         self.folders = folders
         self.memory_mb = 0
+        self.counts_memory = False
+        """Whether the last of the folders tells what memory was used."""
         self.settings: list[tuple[str, str]] = []
         """Files of the folders, and what is written to them when they are made."""
         self.denied_devices: list[tuple[int, int]] = []
@@ -238,7 +241,7 @@ class TaskCgroup:
 
         Without a limit, version 2 tells the peak all the same.
         """
-        if not self.memory_mb and not self.born_in:
+        if not self.counts_memory:
             return False, 0
         folder = self.folders[-1]
         kills = _field(f"{folder}/memory.oom_control", b"oom_kill") or _field(f"{folder}/memory.events", b"oom_kill")
