@@ -28,11 +28,11 @@ import asyncio, resource, signal, sys
 from pathlib import Path
 from stoker.brain.domain.errors import StokerError
 from stoker.live.main import run_control
-from stoker.control.settings import GrpcSettings, HttpSettings, TlsSettings
+from stoker.control.settings import GrpcSettings, HttpSettings, OutputSettings, TlsSettings
 from stoker.live.settings.control import AgentsSettings, ControlSettings
 from stoker.live.settings.policy import PolicySettings
 
-async def main(folder, tls, http_port, grpc_port, file_bytes_max, files_max, lease_s, ended_max):
+async def main(folder, tls, archive_dir, http_port, grpc_port, file_bytes_max, files_max, lease_s, ended_max):
     if files_max:
         resource.setrlimit(resource.RLIMIT_NOFILE, (files_max, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
     if file_bytes_max:
@@ -46,12 +46,12 @@ async def main(folder, tls, http_port, grpc_port, file_bytes_max, files_max, lea
         data_dir=Path(folder), http=HttpSettings(port=http_port, rate_per_principal=0),
         grpc=GrpcSettings(port=grpc_port, node_port=0),
         agents=quick if lease_s else AgentsSettings(), policy=PolicySettings(ended_jobs_max=ended_max),
-        tls=TlsSettings(mode=tls),
+        tls=TlsSettings(mode=tls), output=OutputSettings(archive_dir=archive_dir),
     )
     await run_control(settings, stop=stop, on_ready=lambda: print("READY", flush=True), open_to_owner=False)
 
 try:
-    asyncio.run(main(*sys.argv[1:3], *(int(word) for word in sys.argv[3:])))
+    asyncio.run(main(*sys.argv[1:4], *(int(word) for word in sys.argv[4:])))
 except StokerError as fault:
     print("REFUSED", fault.refusal.code, fault.refusal.message, fault.refusal.hint, flush=True)
     sys.exit(1)
@@ -70,6 +70,8 @@ class ControlProcess:
 
     tls: str = "off"
     """Its `tls.mode`: agents show tokens in plain text, over loopback."""
+    archive_dir: str = ""
+    """Its `output.archive_dir`."""
 
     def __init__(
         self,
@@ -130,7 +132,7 @@ class ControlProcess:
     def start(self, *, until_ready: bool = True) -> Self:
         assert self.tokens, "made while nothing runs on the folder"
         bounds = (self._file_bytes_max, self._files_max, self._lease_s, self._ended_max)
-        words = (str(self.folder), self.tls, *map(str, (self.http_port, self.grpc_port, *bounds)))
+        words = (str(self.folder), self.tls, self.archive_dir, *map(str, (self.http_port, self.grpc_port, *bounds)))
         with self._output.open("wb") as output:
             self._process = started([sys.executable, *self._flags, "-c", _PROGRAM, *words], out=output)
         deadline = time.monotonic() + START_S_MAX

@@ -61,6 +61,10 @@ HELP: Final[Mapping[str, str]] = {
     "lease_broken": "Tasks that a node said it ran after they must have been dead by their lease. Should be 0.",
     "log_output_broken": "Times that log lines could not be written any more.",
     "notification_faults": "Notifications that broke before they were sent, which is a defect.",
+    "output_bytes_archived": "Bytes that jobs wrote and that were copied into the archive of outputs.",
+    "outputs_archived": "Outputs of tasks that were copied into the archive.",
+    "outputs_not_archived": "Outputs that were given up: their node was silent for a day, or too many waited.",
+    "outputs_to_archive": "Outputs of ended tasks that wait to be copied into the archive.",
     "notifications": "Notifications of jobs by kind of target and outcome: sent, retrying, failed (given up), unknown "
     "(sent and never answered), dropped (too many waited).",
     "partition_defined": "Partitions defined or changed.",

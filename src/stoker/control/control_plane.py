@@ -24,6 +24,7 @@ from stoker.control.ledger_audit import Audit
 from stoker.control.log_lines import Announcer
 from stoker.control.loop import Loop
 from stoker.control.notifier import Notifier
+from stoker.control.output_archive import OutputArchiver
 from stoker.control.output_reader import LogTails, attempt_is_over
 from stoker.control.rate_limit import ListSlots, RateLimit, WrongTokens
 from stoker.control.settings import CoreSettings
@@ -68,6 +69,8 @@ class ControlPlane:
     """The nodes that it instructs. None = another system runs the jobs."""
     output: LogTails | None = None
     """Readers of output. None = this runtime can't read it."""
+    output_archiver: OutputArchiver | None = None
+    """None = output is on the nodes alone."""
     pair: FailoverControl | None = None
     """Its failover. None = it is the only control plane."""
     vault: SecretVault | None = None
@@ -105,6 +108,8 @@ class ControlPlane:
         await recovered.history.follow(committer)
         nodes = runtime.nodes_of(committer) if runtime.nodes_of is not None else None
         loop = Loop(committer, ports, period_s=settings.loop.period_s)
+        archiver = _archiver(committer, ports, nodes)
+        read_log = archiver.read if archiver else nodes.read_log if nodes else None
         committer.on_durable(Announcer(state, ports.telemetry).committed, of_ours=True)
         committer.on_durable(JobMeters(state, ports.telemetry).committed, of_ours=True)
         return cls(
@@ -122,7 +127,8 @@ class ControlPlane:
             entropy=ports.entropy,
             telemetry=ports.telemetry,
             nodes=nodes,
-            output=LogTails(nodes.read_log, partial(attempt_is_over, state), ports.clock) if nodes else None,
+            output=LogTails(read_log, partial(attempt_is_over, state), ports.clock) if read_log else None,
+            output_archiver=archiver,
             pair=pair,
             vault=ports.vault,
             notifier=_notifier(committer, ports, loop),
@@ -139,6 +145,7 @@ class ControlPlane:
             Duty("loop", self.loop.run),
             Duty("loop_watch", self.loop.watch),
             *([Duty("notifier", self.notifier.run)] if self.notifier is not None else ()),
+            *([Duty("output_archive", self.output_archiver.run)] if self.output_archiver is not None else ()),
             *nodes,
             Duty("audit", self.audit.run),
         )
@@ -160,6 +167,12 @@ def _notifier(committer: Committer, ports: ControlPorts, loop: Loop) -> Notifier
         return None
     state = committer.state
     return Notifier(committer, ports, ports.messenger, lambda job: shown_reason(state, job, loop.planned_reason))
+
+
+def _archiver(committer: Committer, ports: ControlPorts, nodes: Nodes | None) -> OutputArchiver | None:
+    if ports.output_archive is None or nodes is None:
+        return None
+    return OutputArchiver(committer, ports, ports.output_archive, nodes.read_log)
 
 
 @asynccontextmanager

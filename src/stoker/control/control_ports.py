@@ -75,6 +75,8 @@ class ControlPorts:
     """None = the audit trail is only kept."""
     messenger: Messenger | None = None
     """None = nobody is notified of jobs."""
+    output_archive: "OutputArchive | None" = None
+    """None = what tasks wrote is on their nodes alone."""
 
 
 class LogPlace(NamedTuple):
@@ -95,6 +97,36 @@ class JobOutput(Protocol):
         Raises: StokerError `node_unreachable`, `log_unavailable` or `too_many_streams`.
         """
         ...
+
+
+class OutputArchive(Protocol):
+    """Archive of what tasks wrote, on the control plane's side. Each call raises OSError when it can't be used."""
+
+    async def has(self, key: TaskKey) -> bool:
+        """Return whether it has the whole of this output."""
+        ...
+
+    async def write(self, key: TaskKey, offset: int, data: bytes) -> None:
+        """Keep bytes of an output, in order; where they don't follow those before, some were dropped on the node."""
+        ...
+
+    async def finish(self, key: TaskKey, size: int) -> None:
+        """Have the output from now on, of which `size` bytes were ever written."""
+        ...
+
+    def give_up(self, key: TaskKey) -> None:
+        """Forget what was written of an output that isn't finished."""
+        ...
+
+    async def read(self, key: TaskKey, offset: int, limit: int) -> LogChunk | None:
+        """Read as `JobOutput.read_log` does. None = it doesn't have this output."""
+        ...
+
+    async def sweep(self) -> int:
+        """Remove what is beyond its bounds; return how many outputs that were."""
+        ...
+
+    async def close(self) -> None: ...
 
 
 class TaskTunnels(Protocol):

@@ -177,6 +177,25 @@ class AuditSettings(msgspec.Struct, frozen=True, kw_only=True):
         return "" if not host or is_loopback(host) else host
 
 
+class OutputSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Section `output`: what becomes of what jobs wrote."""
+
+    archive_dir: str = ""
+    """Folder, an absolute path, into which the active control plane copies what each task wrote, once the task has
+    ended: `stoker logs` reads it there when the node, or its disk, is gone. Control planes of a pair want one folder on
+    shared storage. Only the control plane's account reads it; it takes as much as jobs write, up to what a node keeps
+    of each (`executor.log_head_mb`, `log_tail_mb`). Empty = what jobs wrote is on their nodes alone."""
+    archive_max_gb: Annotated[int, Range(0, 1_000_000, " GiB")] = 50
+    """GiB that it may hold; beyond that the outputs of the oldest jobs go. 0 = as much as there is."""
+    archive_days: Annotated[int, Range(0, 36_500, " days")] = 90
+    """Days for which an output is kept there. 0 = for ever."""
+
+    def faults(self) -> list[str]:
+        if self.archive_dir and not Path(self.archive_dir).is_absolute():
+            return [f"archive_dir: {self.archive_dir[:200]!r} isn't an absolute path"]
+        return []
+
+
 class SmtpSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Section `notify.smtp`: the server that takes mails about jobs."""
 

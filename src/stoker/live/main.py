@@ -31,6 +31,7 @@ from stoker.adapters.logs import StructuredTelemetry, library_logs
 from stoker.adapters.metrics import Metrics
 from stoker.adapters.notify_mail import MailServer
 from stoker.adapters.notify_targets import Targets
+from stoker.adapters.output_archive import OutputFolder
 from stoker.adapters.secret_keys import SecretKeys
 from stoker.api.http.app import create_app
 from stoker.api.http.server import serve_http
@@ -42,7 +43,7 @@ from stoker.control.committer import LogTooNew
 from stoker.control.control_plane import active
 from stoker.control.control_ports import ControlPorts
 from stoker.control.job_secrets import warn_of_lost_keys
-from stoker.control.settings import NotifySettings, is_loopback
+from stoker.control.settings import NotifySettings, OutputSettings, is_loopback
 from stoker.control.supervisor import DutyEnded
 from stoker.live.control_plane import LiveControlPlane, quiet_collector, recover_control
 from stoker.live.rpc.server import RpcServer
@@ -80,7 +81,7 @@ async def run_control(
     clock = SystemClock()
     telemetry = StructuredTelemetry(clock, metrics=Metrics(), level=settings.log.level, format=settings.log.format)
     vault = SecretKeys(settings.secret_key_file)
-    sink = sink_at(settings.audit.ship_to)
+    sink, archive = sink_at(settings.audit.ship_to), archive_at(settings.output, clock)
     ports = ControlPorts(
         clock=clock,
         entropy=SystemEntropy(),
@@ -88,6 +89,7 @@ async def run_control(
         vault=vault,
         audit_sink=sink,
         messenger=targets_of(settings.notify),
+        output_archive=archive,
     )
     with library_logs(telemetry), as_refusals():
         try:
@@ -95,6 +97,8 @@ async def run_control(
         finally:
             if sink is not None:
                 await sink.close()
+            if archive is not None:
+                await archive.close()
     telemetry.event("stopped")
 
 
@@ -154,6 +158,14 @@ async def _run_one_of_several(
 
     with _listeners(settings) as listeners:
         await Pair(settings, ports, on_ready, credentials).run(listeners, stop)
+
+
+def archive_at(settings: OutputSettings, clock: Clock) -> OutputFolder | None:
+    """Return the archive of what jobs wrote; None = there is none."""
+    if not settings.archive_dir:
+        return None
+    bytes_max = settings.archive_max_gb << 30
+    return OutputFolder(Path(settings.archive_dir), clock, bytes_max=bytes_max, days=settings.archive_days)
 
 
 def targets_of(settings: NotifySettings) -> Targets:

@@ -25,6 +25,7 @@ from stoker.control.settings import (
     HttpSettings,
     LoopSettings,
     NotifySettings,
+    OutputSettings,
     SecretSettings,
     SnapshotSettings,
     TlsSettings,
@@ -191,6 +192,7 @@ class ControlSettings(msgspec.Struct, frozen=True, kw_only=True):
     history: HistorySettings = HistorySettings()
     audit: AuditSettings = AuditSettings()
     notify: NotifySettings = NotifySettings()
+    output: OutputSettings = OutputSettings()
     quota: QuotaSettings = QuotaSettings()
     policy: PolicySettings = PolicySettings()
     log: LogSettings = LogSettings()
