@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from stoker.adapters.gpu_probe.scripted import ScriptedProbe, scripted_uuid
+from stoker.adapters.gpu_probe.scripted import scripted_devices, scripted_uuid
 from stoker.brain.domain.errors import StokerError
+from stoker.brain.domain.gpu_telemetry import GpuProcess, GpuSample
+from stoker.brain.domain.units import Mono
 from stoker.ports import ProbeResult
 
 GOOD = """\
@@ -20,7 +22,7 @@ links:
 def probed(folder: Path, text: str, node: str = "node-a") -> ProbeResult:
     path = folder / "gpus.yaml"
     path.write_text(text)
-    return ScriptedProbe(path, node).probe()
+    return scripted_devices(path, node).probe()
 
 
 def refused(folder: Path, text: str) -> str:
@@ -66,7 +68,7 @@ def test_broken_yaml_is_refused_with_file_and_line(tmp_path: Path) -> None:
 
 def test_a_missing_script_is_refused_by_name(tmp_path: Path) -> None:
     with pytest.raises(StokerError, match=r"nowhere\.yaml: no such file"):
-        ScriptedProbe(tmp_path / "nowhere.yaml", "n")
+        scripted_devices(tmp_path / "nowhere.yaml", "n")
 
 
 @pytest.mark.parametrize(
@@ -106,3 +108,66 @@ def test_every_fault_of_a_script_is_told_at_once(tmp_path: Path) -> None:
         "gpus.yaml:2",
         "gpus.yaml:3",
     ]
+
+
+FAULTS = """\
+gpus: [{count: 3, model: H100, memory_mb: 80000}]
+faults:
+  - {kind: lost, gpu: 1, at_s: 10, for_s: 5}
+  - {kind: xid, gpu: 0, at_s: 10}
+  - {kind: ecc, gpu: 0, at_s: 10, count: 2}
+  - {kind: hot, gpu: 2, at_s: 10, for_s: 5, temperature_c: 99}
+  - {kind: idle, gpu: 2, at_s: 10, for_s: 5}
+  - {kind: leftover, gpu: 0, at_s: 20, for_s: 5, memory_mb: 1000}
+  - {kind: process, gpu: 0, at_s: 20, for_s: 5, pid: 77, memory_mb: 500}
+  - {kind: slow_kill, gpu: 1, at_s: 20, for_s: 5}
+  - {kind: clock, at_s: 20, by_s: -3.5}
+"""
+
+
+def test_faults_come_and_go_at_their_times_and_what_happens_once_is_told_once(tmp_path: Path) -> None:
+    path = tmp_path / "gpus.yaml"
+    path.write_text(FAULTS)
+    devices, now = scripted_devices(path, "n1"), [0.0]
+    devices._mono, devices._began = lambda: Mono(now[0]), Mono(0.0)
+    held = devices.probe().gpus[2].uuid
+
+    def sample(index: int) -> GpuSample:
+        return devices((index,), (held,)).samples[0]
+
+    first = devices(None, (held,))
+    assert first.simulated
+    assert [each.fault for each in first.samples] == ["", "", ""]
+    assert [each.utilization_percent for each in first.samples] == [0, 0, 92]
+    assert [each.memory_used_mb for each in first.samples] == [0, 0, 40_000]
+    now[0] = 10.0
+    assert [gpu.index for gpu in devices.probe().gpus] == [0, 2]
+    assert devices.probe().faults[0].where == scripted_uuid("n1", 1)
+    assert sample(1).fault == "GPU is lost (by script)"
+    assert (sample(0).ecc_errors, sample(0).xids) == (2, ()), "its XID was told by the look before"
+    assert (sample(2).temperature_c, sample(2).utilization_percent) == (99, 0)
+    now[0] = 20.0
+    assert len(devices.probe().gpus) == 3
+    dirty = sample(0)
+    assert (dirty.memory_used_mb, dirty.processes) == (1_500, (GpuProcess(77, 500),))
+    assert (sample(1).releasing, sample(2).temperature_c) == (True, 61)
+    assert devices().clock_ahead_ms == -3_500
+    now[0] = 25.0
+    assert (sample(0).memory_used_mb, sample(1).releasing, devices().clock_ahead_ms) == (0, False, -3_500)
+
+
+@pytest.mark.parametrize(
+    ("fault", "words"),
+    [
+        ("{gpu: 0}", "kind: 'None' isn't one of lost, xid, ecc"),
+        ("{kind: melts, gpu: 0}", "kind: 'melts' isn't one of lost, xid, ecc"),
+        ("{kind: lost}", "lost needs gpu, its index"),
+        ("{kind: lost, gpu: 4}", "gpu: 4 isn't the index of one of the 1 GPUs"),
+        ("{kind: clock, gpu: 0}", "gpu: a clock is the node's"),
+        ("{kind: lost, gpu: 0, at_s: -1}", "at_s, for_s and amounts are at least 0"),
+        ("{kind: lost, gpu: 0, at: 1}", "at isn't a key here (nearest: at_s)"),
+    ],
+)
+def test_a_fault_that_can_not_be_is_refused_with_its_line(tmp_path: Path, fault: str, words: str) -> None:
+    text = f"gpus: [{{model: H100, memory_mb: 1}}]\nfaults:\n  - {fault}\n"
+    assert f"gpus.yaml:3: {words}" in refused(tmp_path, text)

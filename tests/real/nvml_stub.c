@@ -4,7 +4,8 @@
  * KEY VALUE; a key of one GPU begins with its index, as in `2.name Tesla V100`. What has no line isn't supported.
  *   count N     init 0     driver TEXT     noise TEXT (printed on standard output at the start)
  *   N.handle N.uuid N.name N.bus N.memory (MiB) N.memory_v1 (MiB, else as N.memory) N.used (MiB) N.mig (0 or 1) N.migs
- *   N.utilization (%) N.temperature (C) N.power (mW)
+ *   N.utilization (%) N.temperature (C) N.power (mW) N.ecc (uncorrected errors) N.processes (PID:MiB, blanks between)
+ *   N.xid SEQUENCE:CODE (told once for each sequence, of which each is higher than the one before)
  * Instead of a value: `!15` returns that nvmlReturn_t, `!hang` waits for ever, `!crash` is a segmentation fault.
  */
 #include <signal.h>
@@ -14,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { SUCCESS, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NOT_FOUND = 6 };
+enum { SUCCESS, UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, TIMEOUT = 10 };
 enum { TEXT_MAX = 1024, MIG_HANDLES = 1000, SLOTS = 100, NO_GPU = -1 };
 typedef unsigned long long u64;
 typedef struct { u64 total, free, used; } memory_v1;
@@ -158,16 +159,66 @@ int nvmlDeviceGetTemperatureV(void *handle, temperature_v1 *told) {
 int nvmlDeviceGetPowerUsage(void *handle, unsigned *milliwatts) {
     return count_of(gpu_of(handle), "power", milliwatts);
 }
-static int nothing_runs(unsigned *count) { *count = 0; return SUCCESS; }
-int nvmlDeviceGetComputeRunningProcesses_v3(void *handle, unsigned *count, void *infos) {
-    (void)handle, (void)infos;
-    return nothing_runs(count);
+typedef struct { unsigned pid; u64 used; unsigned gpu_instance, compute_instance; } process_info;
+int nvmlDeviceGetComputeRunningProcesses_v3(void *handle, unsigned *count, process_info *infos) {
+    char value[TEXT_MAX];
+    unsigned room = *count, found = 0;
+    int said = ask(gpu_of(handle), "processes", value);
+    *count = 0;
+    if (said == NOT_SUPPORTED) return SUCCESS;
+    if (said != SUCCESS) return said;
+    for (char *word = strtok(value, " "); word; word = strtok(NULL, " "), found++) {
+        unsigned pid = 0;
+        u64 used = 0;
+        sscanf(word, "%u:%llu", &pid, &used);
+        if (infos && found < room) infos[found] = (process_info){pid, used << 20, ~0u, ~0u};
+    }
+    *count = found;
+    return infos && found <= room ? SUCCESS : found ? INSUFFICIENT_SIZE : SUCCESS;
 }
+static int nothing_runs(unsigned *count) { *count = 0; return SUCCESS; }
 int nvmlDeviceGetGraphicsRunningProcesses_v3(void *handle, unsigned *count, void *infos) {
     (void)handle, (void)infos;
     return nothing_runs(count);
 }
 int nvmlDeviceGetBAR1MemoryInfo(void *handle, memory_v1 *memory) { return nvmlDeviceGetMemoryInfo(handle, memory); }
+int nvmlDeviceGetTotalEccErrors(void *handle, int error, int counter, u64 *count) {
+    (void)error, (void)counter;
+    return number(gpu_of(handle), "ecc", count);
+}
+
+/* Events: of each GPU that is registered, the code of a sequence that wasn't told yet. */
+enum { GPUS = 64 };
+typedef struct { void *device; u64 type, code; unsigned gpu_instance, compute_instance; } event_data;
+static int watched[GPUS];
+static long told[GPUS];
+static int xid_of(int gpu, long *sequence, unsigned *code) {
+    char value[TEXT_MAX];
+    return ask(gpu, "xid", value) == SUCCESS && sscanf(value, "%ld:%u", sequence, code) == 2;
+}
+int nvmlEventSetCreate(void **set) { *set = watched; return SUCCESS; }
+int nvmlEventSetFree(void *set) { (void)set; return SUCCESS; }
+int nvmlDeviceRegisterEvents(void *handle, u64 types, void *set) {
+    int gpu = gpu_of(handle);
+    unsigned code = 0;
+    (void)types, (void)set;
+    if (gpu < 0 || gpu >= GPUS) return INVALID_ARGUMENT;
+    if (!xid_of(gpu, &told[gpu], &code)) told[gpu] = 0; /* what was before isn't told */
+    watched[gpu] = 1;
+    return SUCCESS;
+}
+int nvmlEventSetWait_v2(void *set, event_data *data, unsigned timeout_ms) {
+    (void)set, (void)timeout_ms;
+    for (int gpu = 0; gpu < GPUS; gpu++) {
+        long sequence = 0;
+        unsigned code = 0;
+        if (!watched[gpu] || !xid_of(gpu, &sequence, &code) || sequence <= told[gpu]) continue;
+        told[gpu] = sequence;
+        *data = (event_data){(void *)(uintptr_t)(gpu + 1), 8, code, ~0u, ~0u};
+        return SUCCESS;
+    }
+    return TIMEOUT;
+}
 #define UNSUPPORTED(name) int name(void) { return NOT_SUPPORTED; }
 UNSUPPORTED(nvmlDeviceGetClockInfo)
 UNSUPPORTED(nvmlDeviceGetComputeInstanceId)
@@ -185,4 +236,3 @@ UNSUPPORTED(nvmlDeviceGetPcieThroughput)
 UNSUPPORTED(nvmlDeviceGetPerformanceState)
 UNSUPPORTED(nvmlDeviceGetPersistenceMode)
 UNSUPPORTED(nvmlDeviceGetPowerManagementLimit)
-UNSUPPORTED(nvmlDeviceGetTotalEccErrors)

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.brain.domain.gpu import Gpu
+from stoker.brain.domain.gpu_telemetry import GpuReading
 from stoker.brain.domain.ids import Epoch, GpuUuid, JobId, NodeName
 from stoker.brain.domain.instruction import SIGNAL_MAX, Instruction, Signal, Start, Stop, StopNotice, TaskKey, Warn
 from stoker.brain.domain.job import EndCause, StopCause, TaskEnd, TextEncoding
@@ -71,6 +72,15 @@ nodes = st.from_regex(NODE_NAME, fullmatch=True).map(NodeName)
 shares = st.integers(1, 1_000)
 registrations = st.builds(Registration, node=nodes, inventory=inventories)
 phases = st.sampled_from(TaskPhase)
+readings = st.builds(
+    GpuReading,
+    uuid=text.map(GpuUuid),
+    utilization_percent=st.none() | count,
+    memory_used_mb=st.none() | big,
+    temperature_c=st.none() | count,
+    power_mw=st.none() | big,
+    quiet_ms=big,
+)
 statuses = st.builds(TaskStatus, key=keys, phase=phases, gpus=uuids, gpu_share=shares, started_at=instant)
 reports: st.SearchStrategy[Report] = st.one_of(
     st.builds(
@@ -85,6 +95,9 @@ reports: st.SearchStrategy[Report] = st.one_of(
         sequence=big,
         ending=st.lists(keys, max_size=3).map(tuple),
         tasks_sum=st.none() | st.integers(0, 2**32 - 1),
+        at=instant,
+        gpus=st.lists(readings, max_size=3).map(tuple),
+        gpus_age_ms=big,
     ),
 )
 notices = st.builds(
@@ -290,7 +303,8 @@ def test_every_field_of_every_noun_is_on_the_wire() -> None:
         TaskStatus: 5,
         TaskInventory: 3,
         Started: 3,
-        Beat: 3,
+        Beat: 6,
+        GpuReading: 6,
         Start: 21,
         Stop: 5,
         StopNotice: 4,

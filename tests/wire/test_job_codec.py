@@ -17,8 +17,8 @@ from stoker.wire.rest.submit import JobBody
 
 ALIASES = {"tenant_id", "cpu_cores", "args", "environment", "max_runtime_minutes", "gang_scheduling"}
 """Words of other dialects for what a request can say otherwise."""
-SHOWN_TWICE = {"job_id", "tenant_id", "cpu_cores", "status", "message"}
-"""What views have for the clients of other dialects."""
+SHOWN_TWICE = {"job_id", "tenant_id", "cpu_cores", "status", "message", "gpus"}
+"""What views have for the clients of other dialects, and figures of the moment, which only REST shows."""
 
 TASK = TaskRunView(
     rank=1,

@@ -49,6 +49,7 @@ from stoker.agent.ports import (
     LinkRefused,
     LinkSession,
     LinkStandby,
+    NoGpuCare,
     Obeyed,
     RunnerGone,
     RunnerHealth,
@@ -95,6 +96,7 @@ class Daemon:
         # A19: fewer CPUs are offered where the runner takes fewer tasks.
         self._tasks_max, self._short_of, self._unenforced = 0, "", ""
         self._observed = Observed()
+        self._gpus = ports.gpus or NoGpuCare(ports.clock)
         self._delivery = Delivery(registration.node, self._observed, ports, self._session_when_up)
         self._executor = InstructionExecutor(
             ports, self._observed, self._delivery, self, node_env or {}, rules or TaskRules()
@@ -122,6 +124,7 @@ class Daemon:
                 duties.create_task(self._watch_runner())
                 duties.create_task(self._keep_link())
                 duties.create_task(self._delivery.run())
+                duties.create_task(self._gpus.run(self._observed.held))
         finally:
             self._executor.drop()
 
@@ -421,7 +424,7 @@ class Daemon:
     def say_beat(self) -> None:
         """Send a beat now."""
         if self._stream is not None:
-            beat = self._observed.beat()
+            beat = self._gpus.fill(self._observed.beat())
             self._answers.sent(beat.sequence, self._ports.clock.mono())
             self._stream.say(beat)
 

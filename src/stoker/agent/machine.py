@@ -101,6 +101,11 @@ class GpuWatch:
         # Looks in a row that didn't see all that is offered.
         self._told = ""
 
+    @property
+    def offered(self) -> ProbeResult:
+        """The GPUs that are offered now."""
+        return self._offered
+
     async def look(self) -> ProbeResult:
         """Probe once, and return the GPUs to offer now."""
         found = await self._found()

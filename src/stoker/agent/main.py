@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import os
 import resource
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -18,11 +18,15 @@ from stoker.adapters.clock import SystemClock
 from stoker.adapters.data_folder.ownership import hold_folder, unusable
 from stoker.adapters.entropy import SystemEntropy
 from stoker.adapters.gpu_probe.auto import asked_by, device_probe
-from stoker.adapters.gpu_probe.scripted import ScriptedProbe
+from stoker.adapters.gpu_probe.devices import DriverMissing
+from stoker.adapters.gpu_probe.nvml_sampler import NvmlSampler
+from stoker.adapters.gpu_probe.scripted import scripted_devices
+from stoker.adapters.gpu_probe.scripted_faults import ScriptedDevices
 from stoker.adapters.logs import StructuredTelemetry, library_logs
 from stoker.agent.daemon import Daemon
 from stoker.agent.fence import FileFence
 from stoker.agent.gpu_locality import MachineLocality
+from stoker.agent.gpu_monitor import GpuMonitor, MetricsSource, NothingToAsk
 from stoker.agent.identity import NAME as IDENTITY_NAME
 from stoker.agent.identity import Identity, IdentityFile, root_shown, with_addresses
 from stoker.agent.instructions import TaskRules
@@ -46,7 +50,8 @@ from stoker.agent.settings import AgentSettings, job_limits
 from stoker.agent.task_ports import TaskPorts
 from stoker.agent.token_file import read_token
 from stoker.brain.domain.errors import StokerError, refuse
-from stoker.brain.domain.ids import NodeName
+from stoker.brain.domain.gpu_telemetry import GpuLook
+from stoker.brain.domain.ids import GpuUuid, NodeName
 from stoker.brain.domain.node import ROOT
 from stoker.brain.domain.units import NEVER, Instant, utc_text
 from stoker.ports import Clock, Entropy, GpuProbe, ProbeResult, Telemetry
@@ -208,6 +213,7 @@ async def _serve(
         identity=None if kept is None else lambda: kept.value,
         token=_token(settings),
     )
+    monitor, end_reader = _monitor(settings, probe, clock, telemetry)
     ports = AgentPorts(
         link=link,
         runner=runner,
@@ -218,6 +224,7 @@ async def _serve(
         fence=fence,
         dialer=TaskPorts(asyncio.to_thread),
         locality=locality,
+        gpus=monitor,
     )
     registration = describe(settings, name, uid, found, __version__)
     daemon = Daemon(registration, ports, node_env=account_variables(), rules=_rules(settings))
@@ -231,10 +238,25 @@ async def _serve(
     telemetry.event("agent_started", agent_id=name, pid=os.getpid(), gpus=len(found.gpus), version=__version__)
     with library_logs(telemetry):
         renewing = () if kept is None else (kept.run(link, clock, telemetry),)
-        await _until_stopped(stop, daemon.run(), looking, *renewing)
+        serving = _metrics(settings, MetricsSource(name, monitor, watch, clock.mono), telemetry)
+        await _until_stopped(stop, daemon.run(), looking, serving, *renewing)
     await _let_go(runner, telemetry, jobs_end=settings.executor.jobs_end_with_agent)
     folders.stop()
+    end_reader()
     telemetry.event("agent_stopped", agent_id=name, jobs_run_on=not settings.executor.jobs_end_with_agent)
+
+
+async def _metrics(settings: AgentSettings, source: MetricsSource, telemetry: Telemetry) -> None:
+    """Serve the metrics page, if there is to be one. An address that can't be had costs only the page."""
+    if not settings.metrics.address:
+        return
+    from stoker.agent.metrics_page import MetricsPage  # few agents serve it, and all are to stay small
+
+    host, _, port = settings.metrics.address.rpartition(":")
+    try:
+        await MetricsPage(source).serve(host.strip("[]"), int(port))
+    except OSError as fault:
+        telemetry.warn("metrics_not_served", address=settings.metrics.address, error=str(fault))
 
 
 async def _until_stopped(stop: asyncio.Event, *duties: Coroutine[Any, Any, None]) -> None:
@@ -302,8 +324,27 @@ def _token(settings: AgentSettings) -> Callable[[], str] | None:
 def _probe(settings: AgentSettings, name: NodeName) -> GpuProbe:
     """Raises: StokerError for a script with faults."""
     if settings.gpu.script:
-        return ScriptedProbe(Path(settings.gpu.script), name)
+        return scripted_devices(Path(settings.gpu.script), name)
     return device_probe(settings.gpu.detection)
+
+
+def _monitor(
+    settings: AgentSettings, probe: GpuProbe, clock: Clock, telemetry: Telemetry
+) -> tuple[GpuMonitor | None, Callable[[], None]]:
+    """Return the monitor of the GPUs, None = there is to be none, and what ends the process that it may keep."""
+    gpu = settings.gpu
+    if not gpu.telemetry_s or gpu.detection == "nvidia-smi":
+        return None, lambda: None
+    sampler = probe if isinstance(probe, ScriptedDevices) else NvmlSampler()
+
+    async def sample(indexes: Sequence[int] | None, held: Collection[GpuUuid]) -> GpuLook:
+        try:
+            return await asyncio.to_thread(sampler, indexes, held)
+        except DriverMissing as fault:
+            raise NothingToAsk(str(fault)) from fault
+
+    monitor = GpuMonitor(sample, clock, telemetry, period_s=gpu.telemetry_s, seldom_s=gpu.probe_again_s)
+    return monitor, sampler.close
 
 
 def _agent_uid(data_dir: Path, entropy: Entropy) -> str:

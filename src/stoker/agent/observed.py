@@ -136,6 +136,14 @@ class Observed:
                 held.setdefault(gpu, []).append(status)
         return {gpu: held[gpu] for gpu in gpus if gpu in held}
 
+    def held(self) -> dict[GpuUuid, list[TaskKey]]:
+        """Return the open tasks that have each GPU which any has."""
+        held: dict[GpuUuid, list[TaskKey]] = {}
+        for status in self.open.values():
+            for gpu in status.gpus:
+                held.setdefault(gpu, []).append(status.key)
+        return held
+
     @property
     def is_empty(self) -> bool:
         """Whether no task is known here, not even one that ended."""

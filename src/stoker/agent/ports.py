@@ -5,7 +5,7 @@ pass the same contract tests.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -14,7 +14,16 @@ import msgspec
 from stoker.brain.domain.ids import Epoch, GpuUuid, JobId
 from stoker.brain.domain.instruction import Instruction, Start, TaskKey
 from stoker.brain.domain.job import TaskEnd
-from stoker.brain.domain.report import LogChunk, LogRequest, Registration, Report, TaskFinished, TaskStatus, TunnelFrame
+from stoker.brain.domain.report import (
+    Beat,
+    LogChunk,
+    LogRequest,
+    Registration,
+    Report,
+    TaskFinished,
+    TaskStatus,
+    TunnelFrame,
+)
 from stoker.brain.domain.units import Instant, Mono
 from stoker.ports import Clock, Entropy, Telemetry
 
@@ -417,6 +426,35 @@ class Dialer(Protocol):
         ...
 
 
+Holders = Mapping[GpuUuid, Sequence[TaskKey]]
+"""The tasks that may have processes on each GPU that is held."""
+
+
+class GpuCare(Protocol):
+    """Watch over what the GPUs of this node do."""
+
+    def fill(self, beat: Beat) -> Beat:
+        """Return a beat with the figures of GPUs that none had before, and with this node's clock."""
+        ...
+
+    async def run(self, holders: Callable[[], Holders]) -> None:
+        """Look at the GPUs again and again, until cancelled."""
+        ...
+
+
+class NoGpuCare:
+    """A node whose GPUs show no figures."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def fill(self, beat: Beat) -> Beat:
+        return msgspec.structs.replace(beat, at=self._clock.now())
+
+    async def run(self, holders: Callable[[], Holders]) -> None:
+        return None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentPorts:
     """Ports that the daemon works with."""
@@ -431,3 +469,5 @@ class AgentPorts:
     locality: Locality = field(default_factory=NoLocality)
     dialer: Dialer | None = None
     """None = nobody is let through to the ports of tasks."""
+    gpus: GpuCare | None = None
+    """None = `NoGpuCare`."""

@@ -109,6 +109,10 @@ class GpuSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds between two looks once every GPU could be read. A GPU that two looks in a row don't find gets no new
     work, and the node says so; a job that has it goes on. A look costs a tenth of a second of CPU, a second where
     nothing keeps the driver loaded (persistence mode). 0 = no looks any more."""
+    telemetry_s: Annotated[float, Range(0, unit=" second")] = 5.0
+    """Seconds between two looks at what the GPUs do: utilisation, memory, temperature, power, errors, processes. One
+    small process of NVML's stays for it; a look costs it a millisecond for each GPU. 0 = no such looks: then no figures
+    are shown, and nothing tells a sick GPU from a healthy one before the driver does. nvidia-smi isn't asked."""
     mps: Literal["auto", "on", "off"] = "auto"
     """Whether tasks that share a GPU are told of NVIDIA's MPS, which bounds what each takes of its computing time and
     memory. auto = where its daemon listens in mps_pipe_dir when the agent starts; on = always; off = never: sharing is
@@ -126,6 +130,18 @@ class GpuSettings(msgspec.Struct, frozen=True, kw_only=True):
         if self.script and self.detection not in ("auto", "scripted"):
             found.append(f"script: is set, but detection is `{self.detection}`, which would not read it")
         return found
+
+
+class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Section `metrics`."""
+
+    address: str = ""
+    """HOST:PORT where `/metrics` is served: figures of this node's GPUs, with the job that holds each, under the names
+    of NVIDIA's dcgm-exporter, to whoever can connect. Empty = nowhere: `stoker gpu list` shows the same to who may see
+    it."""
+
+    def faults(self) -> list[str]:
+        return [f"address: {fault}" for fault in address_faults((self.address,) if self.address else ())]
 
 
 class ExecutorSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -250,6 +266,7 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     control: ControlConnectionSettings = ControlConnectionSettings()
     gpu: GpuSettings = GpuSettings()
     executor: ExecutorSettings = ExecutorSettings()
+    metrics: MetricsSettings = MetricsSettings()
     log: LogSettings = LogSettings()
 
     def faults(self) -> list[str]:

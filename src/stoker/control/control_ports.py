@@ -11,7 +11,8 @@ from typing import NamedTuple, Protocol
 
 from stoker.brain.domain.audit import AuditRow
 from stoker.brain.domain.errors import Refusal
-from stoker.brain.domain.ids import Epoch, NodeName, Position
+from stoker.brain.domain.gpu_telemetry import GpuReading
+from stoker.brain.domain.ids import Epoch, GpuUuid, NodeName, Position
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.notify import DeliveryResult, Message
 from stoker.brain.domain.report import LogChunk
@@ -152,6 +153,26 @@ class NodeReports(Protocol):
         ...
 
 
+class NodeFigures(NamedTuple):
+    """Figures of a node's GPUs, from its newest heartbeat that had some."""
+
+    readings: Mapping[GpuUuid, GpuReading]
+    age_s: float
+    """How old they are."""
+
+
+class NodeTelemetry(Protocol):
+    """Figures and clocks of nodes, as their heartbeats tell them; they are kept nowhere."""
+
+    def figures(self, node: NodeName) -> NodeFigures | None:
+        """Return the newest figures of its GPUs; None = it has told none to this control plane."""
+        ...
+
+    def clock_ahead_ms(self, node: NodeName) -> int:
+        """Return by how much its clock is ahead of ours, below 0 = behind; 0 = it hasn't told."""
+        ...
+
+
 class Duty(NamedTuple):
     """A part of the control plane that runs until it is cancelled."""
 
@@ -159,7 +180,7 @@ class Duty(NamedTuple):
     run: Callable[[], Coroutine[None, None, None]]
 
 
-class Nodes(JobOutput, TaskTunnels, NodeReports, Protocol):
+class Nodes(JobOutput, TaskTunnels, NodeReports, NodeTelemetry, Protocol):
     """The nodes of a runtime that instructs them itself."""
 
     def begin(self) -> None:

@@ -54,9 +54,10 @@ from stoker.brain.state.commands import (
 )
 from stoker.brain.state.events.node import NodeForgotten, NodeLost
 from stoker.control.committer import Committer
-from stoker.control.control_ports import ControlPorts, Duty, LogPlace
+from stoker.control.control_ports import ControlPorts, Duty, LogPlace, NodeFigures
 from stoker.control.feed import Entry
 from stoker.live.liveness import Liveness
+from stoker.live.node_figures import FigureBook
 from stoker.live.outbox import InstructionStream, Outbox
 from stoker.live.settings.control import ControlSettings
 from stoker.live.streams import LOG_REQUESTS_MAX, LogChannel, Message, Outgoing, TunnelChannel
@@ -120,6 +121,7 @@ class AgentStream:
                 if report.ending:
                     by = node_principal(self.node)
                     self._owner.tell(ReportEnding(by=by, node=self.node, keys=report.ending))
+                self._owner.book.take(self.node, report, self._owner.now(), self._owner.mono())
                 self.tasks_said = None if report.tasks_sum is None else (report.tasks_sum, self._owner.mono())
                 self._outgoing.answer(report.sequence, self._owner.epoch)
             case _:
@@ -175,6 +177,8 @@ class Sessions:
         self.liveness = Liveness(committer, ports, unreachable_after_s=settings.agents.unreachable_after_s)
         self.outbox = Outbox(committer, ports.vault, self._withhold)
         self.mono = ports.clock.mono
+        self.now = ports.clock.now
+        self.book = FigureBook()
         self._entropy = ports.entropy
         self._telemetry = ports.telemetry
         self._heartbeat_ms = round(settings.agents.heartbeat_s * 1_000)
@@ -202,6 +206,14 @@ class Sessions:
     def task_sums(self) -> dict[NodeName, tuple[int, Mono]]:
         """Return, of each node whose inventory was compared, the checksum of its tasks and when it was said."""
         return {name: stream.tasks_said for name, stream in self._by_node.items() if stream.tasks_said is not None}
+
+    def figures(self, node: NodeName) -> NodeFigures | None:
+        """Return the newest figures of a node's GPUs."""
+        return self.book.figures(node, self.mono())
+
+    def clock_ahead_ms(self, node: NodeName) -> int:
+        """Return by how much a node's clock is ahead of ours."""
+        return self.book.clock_ahead_ms(node)
 
     def compare_anew(self, node: NodeName) -> None:
         """Let the agent open another stream, which begins with its inventory."""
@@ -363,6 +375,7 @@ class Sessions:
     def _committed(self, entries: Sequence[Entry]) -> None:
         for _, fact in entries:
             if isinstance(fact.event, NodeForgotten):
+                self.book.forget(fact.event.node)
                 self._drop_node(fact.event.node, _forgotten(fact.event.node))
             elif isinstance(fact.event, NodeLost):
                 self._drop_node(fact.event.node, _lost(fact.event.node))

@@ -13,6 +13,7 @@ from typing import Any, TypeVar, assert_never
 import msgspec
 
 from stoker.brain.domain.gpu import WHOLE_GPU, Gpu
+from stoker.brain.domain.gpu_telemetry import READING_FIELDS, GpuReading
 from stoker.brain.domain.ids import Epoch, GpuUuid, JobId, NodeName
 from stoker.brain.domain.instruction import SIGNAL_MAX, Instruction, Signal, Start, Stop, StopNotice, TaskKey, Warn
 from stoker.brain.domain.job import EndCause, StopCause, TaskEnd, TextEncoding
@@ -39,6 +40,8 @@ _Noun = TypeVar("_Noun", bound=msgspec.Struct)
 _TEXT_SHOWN_MAX = 80
 KEPT_MAX = 100_000
 """Ten times what an agent keeps."""
+READINGS_MAX = 1_024
+"""GPUs of a node of which figures are taken; the rest are passed over."""
 FAULT_MAX = 400
 """Characters of a node's fault that are kept."""
 
@@ -102,8 +105,19 @@ def decode_report(wire: pb.AgentReport) -> Report | None:
     if kind == "beat":
         ending = tuple(_decode_key(key) for key in wire.beat.ending)
         tasks_sum = wire.beat.tasks_sum if wire.beat.HasField("tasks_sum") else None
-        return Beat(sequence=wire.beat.sequence, ending=ending, tasks_sum=tasks_sum)
+        gpus = tuple(_decode_reading(gpu) for gpu in wire.beat.gpus[:READINGS_MAX])
+        return _decoded(Beat, wire.beat, "at", "gpus_age_ms", ending=ending, tasks_sum=tasks_sum, gpus=gpus)
     return None  # C3
+
+
+def _decode_reading(wire: pb.GpuReading) -> GpuReading:
+    told: dict[str, int | None] = {
+        name: getattr(wire, name) if wire.HasField(name) else None for name in READING_FIELDS
+    }
+    for name, number in told.items():
+        if number is not None and number < 0:
+            raise Malformed(f"gpus.{name} can't be {number}")
+    return _decoded(GpuReading, wire, "quiet_ms", within="gpus.", uuid=GpuUuid(wire.uuid), **told)
 
 
 def _decode_kept(wire: Iterable[int]) -> tuple[TaskKey, ...]:

@@ -43,7 +43,7 @@ class NvmlProbe:
 
     def probe(self) -> ProbeResult:
         """Raises: DriverMissing without the library; ProgramTimeout, or another OSError in NVML's words."""
-        options = (str(int(self._timeout_s) + _OVER_S), _folder_of_binding(), *map(str, self._late))
+        options = (str(int(self._timeout_s) + _OVER_S), folder_of_binding(), *map(str, self._late))
         argv = [sys.executable, "-I", "-S", str(READER), *options]
         try:
             said = self._runner.run(argv, self._timeout_s, "NVML")
@@ -60,8 +60,8 @@ class NvmlProbe:
         return offered(reading.gpus, reading.faults, reading.migs, self._environ)
 
 
-def _folder_of_binding() -> str:
-    """Raises: DriverMissing."""
+def folder_of_binding() -> str:
+    """Return the folder of nvidia-ml-py. Raises: DriverMissing."""
     found = find_spec(_BINDING)
     if found is None or found.origin is None:
         raise DriverMissing("nvidia-ml-py isn't installed beside Stoker")

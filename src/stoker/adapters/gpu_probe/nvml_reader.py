@@ -1,16 +1,21 @@
-"""Program that asks NVML for the GPUs of this machine, and prints what it says as lines of JSON.
+"""Program that asks NVML for the GPUs of this machine, or for their figures, and prints what it says as lines of JSON.
 
 It is a process of its own, since NVML may hang inside the driver, crash, or be of another version than the driver is by
 now, and nothing in one process ends any of that. What its values mean is judged by `nvml_answers.py`.
 
 Usage:  python -I -S nvml_reader.py SECONDS FOLDER [INDEX...]
         It ends within SECONDS; FOLDER holds nvidia-ml-py; GPUs of these indexes are asked last
+        nvml_reader.py SECONDS FOLDER stay
+        Each line of standard input, `all` or indexes, is answered within SECONDS by the figures of these GPUs
 Output: {"failed": [CODE, WORDS]} | {"count": N}, then for each GPU {"asked": INDEX} and {"index": INDEX, ...}, last
-        {"done": true}. A value of a GPU is [value, ""], or [code, words] of an error
+        {"done": true}. A value of a GPU is [value, ""], or [code, words] of an error. Each answer of one that stays:
+        {"index": INDEX, ...} for each GPU, last {"done": true, "xids": [[INDEX, XID], ...]}
 Exit:   MISSING without the library, with its words on standard error
 Rules:  R1  hardly anything is imported for a library that isn't there: a node without GPUs looks every half minute
         R2  each line leaves before the next GPU is asked, so that one that hangs or crashes hides none before it
         R3  no value is asked that isn't read: on a sick GPU each call is one more that may hang
+        R4  one that stays ends with its standard input, with an answer that takes too long, and with a driver that no
+            longer knows it: whoever started it starts another
 """
 
 from __future__ import annotations
@@ -30,6 +35,10 @@ LIBRARY: Final = "libnvidia-ml.so.1"
 MISSING: Final = 3
 GPUS_MAX: Final = 256
 _MIGS_MAX: Final = 64
+PROCESSES_MAX: Final = 64
+"""Of one GPU."""
+_XIDS_MAX: Final = 64
+"""In one answer; more are told in the next."""
 
 
 def loading_fault() -> str:
@@ -68,6 +77,8 @@ def main(arguments: Sequence[str], out: TextIO) -> None:
     if why:
         return tell(failed=(count, why))
     tell(count=count)
+    if arguments[2:] == ["stay"]:
+        return _answer_lines(reader, int(arguments[0]), sys.stdin, tell)
     late = [int(word) for word in arguments[2:]]
     order = range(count if count <= GPUS_MAX else 0)
     for index in [*(i for i in order if i not in late), *(i for i in late if i in order)]:
@@ -76,15 +87,39 @@ def main(arguments: Sequence[str], out: TextIO) -> None:
     return tell(done=True)
 
 
+def _answer_lines(reader: _Reader, seconds: int, lines: TextIO, tell: Callable[..., None]) -> None:
+    """Answer each line of standard input, until it ends (R4)."""
+    import signal
+
+    signal.alarm(0)
+    while line := lines.readline():
+        signal.alarm(seconds)
+        count, why = reader.count()
+        if why:
+            return tell(failed=(count, why))
+        here = range(min(count, GPUS_MAX))
+        for index in here if line.strip() == "all" else [i for i in map(int, line.split()) if i in here]:
+            tell(index=index, **reader.figures(index))
+        tell(done=True, count=count, xids=reader.xids())
+        signal.alarm(0)
+    return None
+
+
 class _Reader:
     """NVML by way of nvidia-ml-py."""
 
     def __init__(self, nvml: Any) -> None:  # noqa: ANN401  # a module without types
         self._nvml = nvml
+        self._begun: _Said | None = None
+        self._events: Any = None
+        # The set in which XIDs are gathered.
+        self._watched: dict[str, int] = {}
+        # Index of each GPU, by its UUID, whose XIDs come to that set.
 
     def count(self) -> _Said:
-        begun = self._ask(self._nvml.nvmlInit)
-        return begun if begun[1] else self._ask(self._nvml.nvmlDeviceGetCount)
+        if self._begun is None:
+            self._begun = self._ask(self._nvml.nvmlInit)
+        return self._begun if self._begun[1] else self._ask(self._nvml.nvmlDeviceGetCount)
 
     def gpu(self, index: int) -> dict[str, _Said]:
         """Return what is told of one GPU; of one that can't be opened only why."""
@@ -100,13 +135,64 @@ class _Reader:
             "migs": self._migs(handle),
         }
 
-    def _memory(self, handle: object) -> _Said:
-        """Bytes in all, by version 2 first: GPUs that share the machine's memory refuse 1, old drivers know no 2."""
+    def figures(self, index: int) -> dict[str, _Said]:
+        """Return what changes from moment to moment of one GPU; of one that can't be opened only why."""
         nvml = self._nvml
-        told = self._ask(lambda: nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2).total)
+        handle, why = self._ask(nvml.nvmlDeviceGetHandleByIndex, index)
+        if why:
+            return {"handle": (handle, why)}
+        uuid = self._ask(_bytes_of(nvml.nvmlDeviceGetUUID), handle)
+        if not uuid[1]:
+            self._watch(str(uuid[0]), index, handle)
+        uncorrected, volatile = nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
+        return {
+            "uuid": uuid,
+            "used": self._memory(handle, "used"),
+            "utilization": self._ask(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu),
+            "temperature": self._ask(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU),
+            "power": self._ask(nvml.nvmlDeviceGetPowerUsage, handle),
+            "ecc": self._ask(nvml.nvmlDeviceGetTotalEccErrors, handle, uncorrected, volatile),
+            "processes": self._ask(self._processes, handle),
+        }
+
+    def xids(self) -> list[tuple[int, int]]:
+        """Return (index, XID) of what the driver has told since it was asked last."""
+        told: list[tuple[int, int]] = []
+        while self._events is not None and len(told) < _XIDS_MAX:
+            event, why = self._ask(self._nvml.nvmlEventSetWait_v2, self._events, 0)
+            if why:
+                break
+            uuid, why = self._ask(_bytes_of(self._nvml.nvmlDeviceGetUUID), event.device)
+            told.append((-1 if why else self._watched.get(str(uuid), -1), int(event.eventData)))
+        return told
+
+    def _watch(self, uuid: str, index: int, handle: object) -> None:
+        """Have the XIDs of a GPU told, each of them once; a driver that tells none is left alone."""
+        if uuid in self._watched:
+            self._watched[uuid] = index
+            return
+        if self._events is None:
+            self._events, why = self._ask(self._nvml.nvmlEventSetCreate)
+            if why:
+                self._events = None
+        if self._events is not None:
+            self._watched[uuid] = index
+            self._ask(
+                self._nvml.nvmlDeviceRegisterEvents, handle, self._nvml.nvmlEventTypeXidCriticalError, self._events
+            )
+
+    def _processes(self, handle: object) -> list[tuple[int, int | None]]:
+        """Return (pid, bytes) of each process that computes there; None = the driver doesn't say how much."""
+        found = self._nvml.nvmlDeviceGetComputeRunningProcesses(handle)
+        return [(each.pid, each.usedGpuMemory) for each in found[:PROCESSES_MAX]]
+
+    def _memory(self, handle: object, what: str = "total") -> _Said:
+        """Bytes, by version 2 first: GPUs that share the machine's memory refuse 1, old drivers know no 2."""
+        nvml = self._nvml
+        told = self._ask(lambda: getattr(nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2), what))
         if not told[1] or told[0] in (nvml.NVML_ERROR_GPU_IS_LOST, nvml.NVML_ERROR_RESET_REQUIRED):
             return told
-        older = self._ask(lambda: nvml.nvmlDeviceGetMemoryInfo(handle).total)
+        older = self._ask(lambda: getattr(nvml.nvmlDeviceGetMemoryInfo(handle), what))
         unknown = (nvml.NVML_ERROR_FUNCTION_NOT_FOUND, nvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH)
         return older if not older[1] or told[0] in unknown else told
 

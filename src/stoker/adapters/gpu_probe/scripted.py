@@ -5,6 +5,7 @@ Shape: gpus:  [{count, model, memory_mb, uuid?, device?, numa_node?}]
                                                     path), are of a single GPU
        links: [{a, b, kind, gbps}]                  a and b are indexes; checked, and used once placement knows topology
        cpus, memory_mb                              what the node offers; 4 CPUs and 32 GiB per GPU unless told
+       faults                                       as in `scripted_faults.py`
 Rules: P1  UUIDs follow from the node's name and the index alone, so a restarted agent has the same GPUs
        P2  the result says that it is simulated
        P3  a file with a fault is refused whole, with every fault's file and line
@@ -18,6 +19,8 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
+from stoker.adapters.clock import SystemClock
+from stoker.adapters.gpu_probe.scripted_faults import FAULTS_MAX, KEYS, KINDS, ScriptedDevices, ScriptFault
 from stoker.adapters.settings.types import Unreadable, from_node
 from stoker.adapters.settings.yaml_lines import Entries, Parts, Text, YamlFault, YamlNode, read_yaml
 from stoker.brain.domain.errors import refusal_error
@@ -31,23 +34,19 @@ MEMORY_MB_MAX: Final = 16 * 1024 * 1024
 _NUMA_NODES_MAX: Final = 1_024
 _GPU_KEYS: Final = {"count": int, "model": str, "memory_mb": int, "uuid": str, "device": str, "numa_node": int}
 _LINK_KEYS: Final = {"a": int, "b": int, "kind": str, "gbps": float}
-_TOP_KEYS: Final = {"gpus": Parts, "links": Parts, "cpus": int, "memory_mb": int}
+_TOP_KEYS: Final = {"gpus": Parts, "links": Parts, "faults": Parts, "cpus": int, "memory_mb": int}
 
 
-class ScriptedProbe:
-    """The `GpuProbe` port on a YAML file, read once."""
-
-    def __init__(self, path: Path, node: str) -> None:
-        """Raises: StokerError `bad_settings`."""
-        reading = _Script(path, node)
-        result = reading.read()
-        if reading.faults:
-            hint = "a script is `gpus: [{count: 4, model: NAME, memory_mb: N}]`, with `links`, `cpus` and `memory_mb`"
-            raise refusal_error("bad_settings", "\n  ".join(reading.faults), hint, faults=len(reading.faults))
-        self._result = result
-
-    def probe(self) -> ProbeResult:
-        return self._result
+def scripted_devices(path: Path, node: str) -> ScriptedDevices:
+    """Return the devices that a YAML file describes, which is read once. Raises: StokerError `bad_settings`."""
+    reading = _Script(path, node)
+    result = reading.read()
+    if reading.faults:
+        hint = (
+            "a script is `gpus: [{count: 4, model: NAME, memory_mb: N}]`, with `links`, `faults`, `cpus`, `memory_mb`"
+        )
+        raise refusal_error("bad_settings", "\n  ".join(reading.faults), hint, faults=len(reading.faults))
+    return ScriptedDevices(result, reading.planned, SystemClock().mono)
 
 
 def scripted_uuid(node: str, index: int) -> GpuUuid:
@@ -64,6 +63,7 @@ class _Script:
         self._path = path
         self._node = node
         self._gpus: list[ProbedGpu] = []
+        self.planned: list[ScriptFault] = []
 
     def read(self) -> ProbeResult:
         try:
@@ -80,6 +80,8 @@ class _Script:
         self._check_uuids()
         for part in top.get("links") or ():
             self._check_link(part)
+        for part in (top.get("faults") or ())[:FAULTS_MAX]:
+            self._add_fault(part)
         count = len(self._gpus)
         return ProbeResult(
             gpus=tuple(self._gpus),
@@ -133,6 +135,22 @@ class _Script:
                 self._fault(part.line, f"a link needs {end}, the index of one of the {len(self._gpus)} GPUs")
         if "a" in values and values.get("a") == values.get("b"):
             self._fault(part.line, "a link joins two different GPUs")
+
+    def _add_fault(self, part: YamlNode) -> None:
+        values = self._values(part, KEYS)
+        if values is None:
+            return
+        kind, gpu = values.get("kind"), values.get("gpu")
+        if kind not in KINDS:
+            self._fault(part.line, f"kind: {str(kind)[:40]!r} isn't one of {', '.join(KINDS)}")
+        elif (kind == "clock") is (gpu is not None):
+            self._fault(part.line, "gpu: a clock is the node's" if gpu is not None else f"{kind} needs gpu, its index")
+        elif gpu is not None and not 0 <= gpu < len(self._gpus):
+            self._fault(part.line, f"gpu: {gpu} isn't the index of one of the {len(self._gpus)} GPUs")
+        elif any(isinstance(value, int | float) and value < 0 for key, value in values.items() if key != "by_s"):
+            self._fault(part.line, "at_s, for_s and amounts are at least 0")
+        else:
+            self.planned.append(ScriptFault(**{**values, "gpu": -1 if gpu is None else gpu}))
 
     def _values(self, node: YamlNode, keys: Mapping[str, Any]) -> dict[str, Any] | None:
         """The entry's values by key; what can't be read or isn't known is a fault and left out."""

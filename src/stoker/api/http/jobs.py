@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from stoker.api.http.audit import newest_rows
+from stoker.api.http.gpu_figures import job_view_with_gpus
 from stoker.api.http.responses import (
     ANSWER_BYTES_MAX,
     BYTES_PER_TURN,
@@ -129,7 +130,8 @@ def routes(control: ControlPlane) -> Routes:
         """Show one job, or several members of an array."""
         ref = parse_job_ref(request.path_params["job_id"])
         if not names_several(ref):
-            return job_view(job_details_for(control, caller_of(request), await lookup_job_at(request, control)))
+            details = job_details_for(control, caller_of(request), await lookup_job_at(request, control))
+            return job_view_with_gpus(control, details)
         members = listed_jobs(control, members_named(control.committer.state, ref))
         content = b",".join(await drawn(control, members, Sights(control.committer.state, caller_of(request))))
         return raw_json(b'{"jobs":[%b],"total":%d}' % (content, count_of(ref.members or ())))

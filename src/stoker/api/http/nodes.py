@@ -5,6 +5,7 @@ from typing import Final
 
 from starlette.requests import Request
 
+from stoker.api.http.gpu_figures import figures_of
 from stoker.api.http.responses import body_of, caller_of, carry_out, query_of, read_body
 from stoker.api.http.routing import BODY, CHANGE, NODE, Routes
 from stoker.brain.domain.allocation import TaskPlacement
@@ -58,7 +59,7 @@ def routes(control: ControlPlane) -> Routes:
     async def list_nodes(request: Request) -> NodeListView:
         """List every node ever registered, by name."""
         state, sees, now = _seen(control, request)
-        nodes = [_node_view(state, state.nodes[name], sees, now) for name in sorted(state.nodes)]
+        nodes = [_node_view(control, state.nodes[name], sees, now) for name in sorted(state.nodes)]
         return NodeListView(nodes=nodes, total=len(nodes))
 
     @router.serve(endpoints.NODE, *NODE)
@@ -106,7 +107,7 @@ def routes(control: ControlPlane) -> Routes:
     async def list_gpus(request: Request) -> GpuListView:
         """List the GPUs of every node that wasn't forgotten."""
         state, sees, now = _seen(control, request)
-        gpus = [gpu for node in known_nodes(state) for gpu in _gpus_of(state, node, sees, now)]
+        gpus = [gpu for node in known_nodes(state) for gpu in _gpus_of(control, node, sees, now)]
         return GpuListView(**count_gpus(state)._asdict(), gpus=gpus)
 
     return router
@@ -128,7 +129,7 @@ async def _told(control: ControlPlane, request: Request, command: Callable[[Prin
 def _shown(control: ControlPlane, request: Request, node: Node) -> NodeView:
     """The node as it is now, or as it was where it has gone."""
     state, sees, now = _seen(control, request)
-    return _node_view(state, state.nodes.get(node.name, node), sees, now)
+    return _node_view(control, state.nodes.get(node.name, node), sees, now)
 
 
 def _node_at(request: Request, state: ClusterState) -> Node:
@@ -139,7 +140,8 @@ def _node_at(request: Request, state: ClusterState) -> Node:
     return found
 
 
-def _node_view(state: ClusterState, node: Node, sees: Sights, now: Instant) -> NodeView:
+def _node_view(control: ControlPlane, node: Node, sees: Sights, now: Instant) -> NodeView:
+    state = control.committer.state
     inventory, free = node.inventory, state.indexes.free.get(node.name)
     return NodeView(
         name=node.name,
@@ -156,7 +158,7 @@ def _node_view(state: ClusterState, node: Node, sees: Sights, now: Instant) -> N
         cpus=inventory.cpus,
         memory_mb=inventory.memory_mb,
         free=FreeView(gpus=len(free.gpus), cpus=free.cpus, memory_mb=free.memory_mb) if free else _NOTHING,
-        gpus=_gpus_of(state, node, sees, now),
+        gpus=_gpus_of(control, node, sees, now),
         jobs=[str(job) for job in state.indexes.on_node.get(node.name, ()) if _is_seen(state, job, sees)],
         strays=[
             OrphanTaskView(
@@ -194,8 +196,9 @@ def _node_view(state: ClusterState, node: Node, sees: Sights, now: Instant) -> N
 _NOTHING = FreeView(gpus=0, cpus=0, memory_mb=0)
 
 
-def _gpus_of(state: ClusterState, node: Node, sees: Sights, now: Instant) -> list[GpuView]:
+def _gpus_of(control: ControlPlane, node: Node, sees: Sights, now: Instant) -> list[GpuView]:
     """Return the jobs of each GPU; a caller is shown those of jobs of which it sees where they run."""
+    state, figures = control.committer.state, figures_of(control, node.name)
     named = {uuid: str(job) for uuid, job in gpu_holders(state, node).items() if _is_seen(state, job, sees)}
     notes = {uuid: _quarantine_note(state, node, stray, sees) for uuid, stray in quarantined_gpus(node).items()}
     status_of, sharers, free = gpu_statuses(state, node), gpu_sharers(state, node), state.indexes.free.get(node.name)
@@ -216,6 +219,7 @@ def _gpus_of(state: ClusterState, node: Node, sees: Sights, now: Instant) -> lis
             updated_at=iso(now),
             note=notes.get(gpu.uuid, ""),
             sharers=[_sharer(state, job, task, sees) for job, task in sharers.get(gpu.uuid, ())],
+            figures=figures.get(gpu.uuid),
             free_share=1 if status_of[gpu.uuid] == "idle" else rests.get(gpu.uuid, 0) / WHOLE_GPU,
         )
         for gpu in node.inventory.gpus

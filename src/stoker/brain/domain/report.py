@@ -11,6 +11,7 @@ from enum import StrEnum
 import msgspec
 
 from stoker.brain.domain.gpu import WHOLE_GPU
+from stoker.brain.domain.gpu_telemetry import GpuReading
 from stoker.brain.domain.ids import GpuUuid, NodeName
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.job import TaskEnd
@@ -76,6 +77,12 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True, tag="beat"):
     ending: tuple[TaskKey, ...] = ()
     tasks_sum: int | None = None
     """`sum_of` all tasks that may have processes there. None = an older agent, which doesn't report it."""
+    at: Instant = Instant(0)
+    """Wall clock of the node. 0 = an older agent, which doesn't report it."""
+    gpus: tuple[GpuReading, ...] = ()
+    """Figures that no beat before had."""
+    gpus_age_ms: int = 0
+    """How old these are."""
 
 
 def sum_of(tasks: Iterable[TaskKey]) -> int:

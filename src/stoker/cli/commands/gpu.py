@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from stoker.cli.display.gpu_figures import memory_used, power, remark, temperature, utilization
 from stoker.cli.display.node_details import holder_text
 from stoker.cli.display.output import show_rows
 from stoker.cli.display.table import Column, fields
@@ -22,6 +23,11 @@ def _columns() -> "list[Column[GpuView]]":
         Column("MEMORY", lambda gpu: f"{gpu.memory_mb} MiB", right=True),
         Column("STATUS", lambda gpu: gpu.status, coloured=True),
         Column("JOB", holder_text, right=True),
+        Column("USE", lambda gpu: utilization(gpu.figures), right=True),
+        Column("USED", lambda gpu: memory_used(gpu.figures), right=True),
+        Column("TEMP", lambda gpu: temperature(gpu.figures), right=True),
+        Column("POWER", lambda gpu: power(gpu.figures), right=True),
+        Column("REMARK", lambda gpu: remark(gpu.figures), elastic=True),
         Column("UUID", lambda gpu: gpu.uuid, elastic=True),
         *fields("NOTE", "ID", wide=True),
         Column("UPDATED", lambda gpu: gpu.updated_at, wide=True, instant=True),

@@ -21,6 +21,7 @@ from stoker.cli.display.formatting import (
     user_of,
     waited,
 )
+from stoker.cli.display.gpu_figures import job_gpu_lines
 from stoker.cli.display.safe_text import cut, visible
 from stoker.cli.display.table import Column, cell_text, fields
 
@@ -146,6 +147,7 @@ def job_pairs(job: "JobView", now_ms: int, *, whole: bool) -> Pairs:
     yield "retries", f"{job.retries_used} of {job.retries} used, {job.requeues_used} requeues{taken}"
     for attempt in job.attempts:
         yield from _attempt_pairs(attempt, now_ms, whole=whole)
+    yield from job_gpu_lines(job)
     if job.notify and not job.notices:
         yield "notifies", f"{', '.join(job.notify)} to {', '.join(job.notify_to) or 'nobody'}"
     for notice in job.notices:

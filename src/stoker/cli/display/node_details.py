@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from stoker.cli.clock import local_text
 from stoker.cli.display.formatting import local_times
+from stoker.cli.display.gpu_figures import figures_text
 from stoker.cli.display.table import Column, fields
 
 if TYPE_CHECKING:
@@ -120,6 +121,8 @@ def node_pairs(node: "NodeView") -> "Iterator[tuple[str, object]]":
         holder = f", job {holder_text(gpu)}" if gpu.current_task or gpu.sharers else ""
         simulated = ", simulated" if gpu.simulated else ""
         yield f"gpu {gpu.device_index}", f"{gpu.uuid} {gpu.model}, {gpu.memory_mb} MiB{simulated}: {gpu.status}{holder}"
+        if gpu.figures is not None:
+            yield "", figures_text(gpu.figures)
     for orphan in node.strays:
         what = f"job {orphan.job} attempt {orphan.attempt} rank {orphan.rank} on {len(orphan.gpus)} GPUs"
         if orphan.quarantined_since:

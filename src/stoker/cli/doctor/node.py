@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 
 from stoker.adapters.gpu_probe.auto import AutoProbe, asked_by, device_probe
 from stoker.adapters.gpu_probe.devices import DriverMissing
-from stoker.adapters.gpu_probe.scripted import ScriptedProbe
+from stoker.adapters.gpu_probe.scripted import scripted_devices
 from stoker.agent.identity import IdentityFile
 from stoker.agent.machine import check_limits, check_site_programs, node_name
 from stoker.agent.runner.guard import PROCESS_NAME
@@ -122,7 +122,7 @@ def gpus(settings: AgentSettings) -> Iterator[CheckResult]:
     gpu = settings.gpu
     try:
         if gpu.script:
-            yield from found(ScriptedProbe(Path(gpu.script), node_name(settings)).probe())
+            yield from found(scripted_devices(Path(gpu.script), node_name(settings)).probe())
         else:
             probe = device_probe(gpu.detection)
             yield from found(probe.probe())

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import click
 
 from stoker.cli.display.formatting import note_line, ran, user_of, waited
+from stoker.cli.display.gpu_figures import mean_utilization
 from stoker.cli.display.job_details import job_columns, job_pairs, nodes_of, short_name, why_lines
 from stoker.cli.display.node_details import models_of, node_pairs, note_of
 from stoker.cli.display.output import pair_lines
@@ -79,6 +80,7 @@ def node_sheet(nodes: Iterable[NodeView], room: int) -> Sheet:
         Column("NODE", lambda node: node.name, elastic=True),
         Column("STATE", lambda node: node.state.value, coloured=True),
         Column("GPUS", lambda node: f"{sum(gpu.status == 'busy' for gpu in node.gpus)}/{len(node.gpus)}", right=True),
+        Column("USE", lambda node: mean_utilization(node.gpus), right=True),
         Column("CPUS", lambda node: f"{node.cpus - node.free.cpus}/{node.cpus}", right=True),
         Column(
             "MEMORY", lambda node: f"{(node.memory_mb - node.free.memory_mb) >> 10}/{node.memory_mb >> 10}G", right=True

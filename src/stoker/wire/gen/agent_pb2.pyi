@@ -423,27 +423,92 @@ class Beat(_message.Message):
     SEQUENCE_FIELD_NUMBER: _builtins.int
     ENDING_FIELD_NUMBER: _builtins.int
     TASKS_SUM_FIELD_NUMBER: _builtins.int
+    AT_FIELD_NUMBER: _builtins.int
+    GPUS_FIELD_NUMBER: _builtins.int
+    GPUS_AGE_MS_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     tasks_sum: _builtins.int
     """A sum of the keys of all tasks that may have processes on this node. Absent = an older agent, which doesn't say."""
+    at: _builtins.int
+    """Wall clock of the node. 0 = an older agent, which does not say."""
+    gpus_age_ms: _builtins.int
     @_builtins.property
     def ending(self) -> _containers.RepeatedCompositeFieldContainer[Global___TaskKey]: ...
+    @_builtins.property
+    def gpus(self) -> _containers.RepeatedCompositeFieldContainer[Global___GpuReading]:
+        """Figures that no beat before had, and how old they are."""
+
     def __init__(
         self,
         *,
         sequence: _builtins.int = ...,
         ending: _abc.Iterable[Global___TaskKey] | None = ...,
         tasks_sum: _builtins.int | None = ...,
+        at: _builtins.int = ...,
+        gpus: _abc.Iterable[Global___GpuReading] | None = ...,
+        gpus_age_ms: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_tasks_sum", b"_tasks_sum", "tasks_sum", b"tasks_sum"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_tasks_sum", b"_tasks_sum", "ending", b"ending", "sequence", b"sequence", "tasks_sum", b"tasks_sum"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_tasks_sum", b"_tasks_sum", "at", b"at", "ending", b"ending", "gpus", b"gpus", "gpus_age_ms", b"gpus_age_ms", "sequence", b"sequence", "tasks_sum", b"tasks_sum"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__tasks_sum: _TypeAlias = _typing.Literal["tasks_sum"]  # noqa: Y015
     _WhichOneofArgType__tasks_sum: _TypeAlias = _typing.Literal["_tasks_sum", b"_tasks_sum"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType__tasks_sum) -> _WhichOneofReturnType__tasks_sum | None: ...
 
 Global___Beat: _TypeAlias = Beat  # noqa: Y015
+
+@_typing.final
+class GpuReading(_message.Message):
+    """Figures of one GPU at one moment. What is absent the driver does not tell."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    UUID_FIELD_NUMBER: _builtins.int
+    UTILIZATION_PERCENT_FIELD_NUMBER: _builtins.int
+    MEMORY_USED_MB_FIELD_NUMBER: _builtins.int
+    TEMPERATURE_C_FIELD_NUMBER: _builtins.int
+    POWER_MW_FIELD_NUMBER: _builtins.int
+    QUIET_MS_FIELD_NUMBER: _builtins.int
+    uuid: _builtins.str
+    utilization_percent: _builtins.int
+    memory_used_mb: _builtins.int
+    temperature_c: _builtins.int
+    power_mw: _builtins.int
+    quiet_ms: _builtins.int
+    """For how long the task that holds it has computed nothing there. 0 = it does, or nothing holds it."""
+    def __init__(
+        self,
+        *,
+        uuid: _builtins.str = ...,
+        utilization_percent: _builtins.int | None = ...,
+        memory_used_mb: _builtins.int | None = ...,
+        temperature_c: _builtins.int | None = ...,
+        power_mw: _builtins.int | None = ...,
+        quiet_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_memory_used_mb", b"_memory_used_mb", "_power_mw", b"_power_mw", "_temperature_c", b"_temperature_c", "_utilization_percent", b"_utilization_percent", "memory_used_mb", b"memory_used_mb", "power_mw", b"power_mw", "temperature_c", b"temperature_c", "utilization_percent", b"utilization_percent"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_memory_used_mb", b"_memory_used_mb", "_power_mw", b"_power_mw", "_temperature_c", b"_temperature_c", "_utilization_percent", b"_utilization_percent", "memory_used_mb", b"memory_used_mb", "power_mw", b"power_mw", "quiet_ms", b"quiet_ms", "temperature_c", b"temperature_c", "utilization_percent", b"utilization_percent", "uuid", b"uuid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__memory_used_mb: _TypeAlias = _typing.Literal["memory_used_mb"]  # noqa: Y015
+    _WhichOneofArgType__memory_used_mb: _TypeAlias = _typing.Literal["_memory_used_mb", b"_memory_used_mb"]  # noqa: Y015
+    _WhichOneofReturnType__power_mw: _TypeAlias = _typing.Literal["power_mw"]  # noqa: Y015
+    _WhichOneofArgType__power_mw: _TypeAlias = _typing.Literal["_power_mw", b"_power_mw"]  # noqa: Y015
+    _WhichOneofReturnType__temperature_c: _TypeAlias = _typing.Literal["temperature_c"]  # noqa: Y015
+    _WhichOneofArgType__temperature_c: _TypeAlias = _typing.Literal["_temperature_c", b"_temperature_c"]  # noqa: Y015
+    _WhichOneofReturnType__utilization_percent: _TypeAlias = _typing.Literal["utilization_percent"]  # noqa: Y015
+    _WhichOneofArgType__utilization_percent: _TypeAlias = _typing.Literal["_utilization_percent", b"_utilization_percent"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__memory_used_mb) -> _WhichOneofReturnType__memory_used_mb | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__power_mw) -> _WhichOneofReturnType__power_mw | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__temperature_c) -> _WhichOneofReturnType__temperature_c | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__utilization_percent) -> _WhichOneofReturnType__utilization_percent | None: ...
+
+Global___GpuReading: _TypeAlias = GpuReading  # noqa: Y015
 
 @_typing.final
 class AgentReport(_message.Message):

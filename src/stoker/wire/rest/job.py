@@ -23,6 +23,7 @@ from stoker.brain.domain.sight import Sight, outlined_reason, seen_job
 from stoker.brain.domain.units import NEVER, later
 from stoker.brain.domain.where import selector_text, toleration_text
 from stoker.wire.rest.decode import Count, Limit
+from stoker.wire.rest.gpu_figures import JobGpuView
 from stoker.wire.rest.notify import NoticeView, events_text, notice_view, targets_text
 from stoker.wire.rest.view import iso, iso_or_none
 
@@ -215,6 +216,8 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ren
     """When it starts at the latest, while it waits and has a reservation; of an array its next member that has one."""
     planned_nodes: list[str] = []
     """The nodes of its reservation."""
+    gpus: list[JobGpuView] = []
+    """GPUs of a job that runs, and what they do; only where one job is asked for."""
     status: Literal["submitted"] | None = None
     message: str = ""
 

@@ -7,6 +7,7 @@ import msgspec
 from stoker.brain.domain.gpu import GpuStatus
 from stoker.brain.domain.label import Source
 from stoker.brain.domain.lifecycle import NodeState
+from stoker.wire.rest.gpu_figures import GpuFiguresView
 
 REASON_MAX: Final = 4_096
 CHANGES_MAX: Final = 1_000
@@ -49,6 +50,8 @@ class GpuView(msgspec.Struct, frozen=True, kw_only=True):
     """Tasks that share it; empty while nobody does. `current_task` is then the job of one of them."""
     free_share: float = 0
     """Part of it that nobody holds: 1 of an idle one."""
+    figures: GpuFiguresView | None = None
+    """What it does at the moment. Null = its node has told nothing of it."""
 
 
 class GpuListView(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,189 @@
+"""Figures of GPUs by NVML, from one reader that stays (`nvml_reader.py`).
+
+NVML takes a tenth of a second to begin, and gathers the driver's error reports (XIDs) only while a process waits for
+them, so the process is kept from one look to the next. It may hang in the driver, crash, or be killed: then it's ended,
+the look fails, and the next one begins another.
+
+Rules: T1  a look ends within the time that it was given, whatever the driver does
+       T2  while a reader that was killed doesn't end, since the driver holds it, no other is begun
+       T3  a GPU that can't be opened or read is a sample with a fault; the others are unaffected
+Limits: `OUTPUT_MAX` bytes an answer.
+"""
+
+import contextlib
+import os
+import selectors
+import signal
+import subprocess
+import sys
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from stoker.adapters.bounded_run import ProgramTimeout
+from stoker.adapters.clock import SystemClock
+from stoker.adapters.gpu_probe.devices import DEVICE_UUID, TEXT_MAX, DriverMissing, cleaned
+from stoker.adapters.gpu_probe.nvml import READER, folder_of_binding
+from stoker.adapters.gpu_probe.nvml_reader import MISSING
+from stoker.brain.domain.gpu_telemetry import GpuLook, GpuProcess, GpuSample
+from stoker.brain.domain.ids import GpuUuid
+
+TIMEOUT_S: Final = 10.0
+OUTPUT_MAX: Final = 1 << 20
+XIDS_MAX: Final = 64
+"""Of one GPU that wait to be asked for; beyond it the oldest are dropped."""
+_OVER_S: Final = 5
+_MIB: Final = 1 << 20
+_LAST_WAIT_S: Final = 1.0
+_GONE: Final = (15, 16)
+"""NVML_ERROR_GPU_IS_LOST, NVML_ERROR_RESET_REQUIRED."""
+
+
+class NvmlSampler:
+    """Sampler of the GPUs that NVML lists. Its calls block: one at a time, in a thread."""
+
+    def __init__(self, timeout_s: float = TIMEOUT_S) -> None:
+        self._timeout_s = timeout_s
+        self._process: subprocess.Popen[bytes] | None = None
+        self._stuck: subprocess.Popen[bytes] | None = None
+        self._uuids: dict[int, GpuUuid] = {}
+        # By index: one that falls off the bus can't tell its name any more.
+        self._xids: dict[int, list[int]] = {}
+        # By index, of GPUs that weren't asked about since they were told.
+
+    def __call__(self, indexes: Sequence[int] | None = None, held: Collection[GpuUuid] = ()) -> GpuLook:
+        """Look at these GPUs; None = at all. Which of them tasks hold is nothing to a driver.
+
+        Raises: DriverMissing where there is no library; ProgramTimeout, or another OSError in NVML's words.
+        """
+        try:
+            process = self._running()
+            words = b"all" if indexes is None else b" ".join(b"%d" % index for index in indexes)
+            assert process.stdin is not None
+            try:
+                process.stdin.write(words + b"\n")
+                process.stdin.flush()
+                lines = list(self._lines(process))
+            except BrokenPipeError:
+                raise OSError(_ending(process)) from None
+        except BaseException:
+            self.close()
+            raise
+        return self._look(lines)
+
+    def close(self) -> None:
+        """End the reader."""
+        process, self._process = self._process, None
+        if process is None:
+            return
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        try:
+            process.wait(_LAST_WAIT_S)
+        except subprocess.TimeoutExpired:
+            self._stuck = process
+        for pipe in (process.stdin, process.stdout):
+            with contextlib.suppress(OSError):
+                if pipe is not None:
+                    pipe.close()
+
+    def _running(self) -> "subprocess.Popen[bytes]":
+        """The reader, begun unless it lives (T2). Raises: OSError."""
+        if self._stuck is not None and self._stuck.poll() is None:
+            words = f"NVML isn't asked: process {self._stuck.pid}, which asked before, was killed and doesn't end"
+            raise ProgramTimeout(f"{words}, so the driver holds it")
+        self._stuck = None
+        if self._process is None:
+            options = (str(int(self._timeout_s) + _OVER_S), folder_of_binding(), "stay")
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(READER), *options],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                env={**os.environ, "LC_ALL": "C"},
+                start_new_session=True,
+            )
+        return self._process
+
+    def _lines(self, process: "subprocess.Popen[bytes]") -> Iterator[dict[str, Any]]:
+        """Yield the lines of one answer (T1). Raises: OSError."""
+        assert process.stdout is not None
+        clock, rest, taken = SystemClock(), b"", 0
+        deadline = clock.mono() + self._timeout_s
+        with selectors.DefaultSelector() as selector:
+            selector.register(process.stdout, selectors.EVENT_READ)
+            while True:
+                if not selector.select(max(0.0, deadline - clock.mono())):
+                    raise ProgramTimeout(f"NVML didn't answer within {self._timeout_s:g} s")
+                data = os.read(process.stdout.fileno(), 65_536)
+                if not data:
+                    raise _ended(process)
+                taken += len(data)
+                if taken > OUTPUT_MAX:
+                    raise OSError(f"more than {OUTPUT_MAX} bytes of answer")
+                *whole, rest = (rest + data).split(b"\n")
+                for text in whole:
+                    line = msgspec.json.decode(text, type=dict[str, Any])
+                    if "failed" in line:
+                        raise OSError(cleaned(str(line["failed"][1]))[:TEXT_MAX])
+                    yield line
+                    if "done" in line:
+                        return
+
+    def _look(self, lines: Sequence[dict[str, Any]]) -> GpuLook:
+        for index, code in lines[-1].get("xids", ()):
+            self._xids.setdefault(index, []).append(code)
+            del self._xids[index][:-XIDS_MAX]
+        return GpuLook(samples=tuple(self._sample(line) for line in lines if "index" in line))
+
+    def _sample(self, line: dict[str, Any]) -> GpuSample:
+        index = int(line["index"])
+        uuid, why = line.get("uuid", (0, ""))
+        if not why and DEVICE_UUID.fullmatch(str(uuid)):
+            self._uuids[index] = GpuUuid(str(uuid))
+        errors = [pair for pair in line.values() if isinstance(pair, list) and pair[1]]
+        fault = next((words for code, words in errors if code in _GONE), "")
+        fault = fault or next((words for _, words in (line.get("handle") or (0, ""), (0, why)) if words), "")
+        used, power = _number(line, "used"), _number(line, "power")
+        return GpuSample(
+            uuid=self._uuids.get(index, GpuUuid("")),
+            index=index,
+            utilization_percent=_number(line, "utilization", most=100),
+            memory_used_mb=None if used is None else used // _MIB,
+            temperature_c=_number(line, "temperature", most=1_000),
+            power_mw=power,
+            ecc_errors=_number(line, "ecc"),
+            xids=tuple(self._xids.pop(index, ())),
+            processes=_processes(line.get("processes", (0, "unknown"))),
+            fault=cleaned(str(fault))[:TEXT_MAX].rstrip("."),
+        )
+
+
+def _number(line: dict[str, Any], name: str, most: int = 1 << 62) -> int | None:
+    """The value, unless it is an error or nonsense."""
+    value, why = line.get(name, (0, "unknown"))
+    return value if not why and isinstance(value, int) and 0 <= value <= most else None
+
+
+def _processes(said: Any) -> tuple[GpuProcess, ...] | None:  # noqa: ANN401  # as NVML told it
+    found, why = said
+    if why or not isinstance(found, list):
+        return None
+    return tuple(GpuProcess(int(pid), None if used is None else int(used) // _MIB) for pid, used in found)
+
+
+def _ended(process: "subprocess.Popen[bytes]") -> OSError:
+    """Why the reader ended by itself."""
+    words = _ending(process)
+    return DriverMissing(words) if process.returncode == MISSING else OSError(words)
+
+
+def _ending(process: "subprocess.Popen[bytes]") -> str:
+    try:
+        status = process.wait(_LAST_WAIT_S)
+    except subprocess.TimeoutExpired:
+        return "the reader of NVML closed its output"
+    if status == MISSING:
+        return "there is no libnvidia-ml.so.1"
+    return f"NVML crashed (signal {-status})" if status < 0 else f"the reader of NVML ended (exit {status})"

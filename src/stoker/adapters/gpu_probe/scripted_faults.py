@@ -1,0 +1,128 @@
+"""Faults by time of simulated GPUs, and the figures that these GPUs show.
+
+Shape: faults: [{kind, gpu, at_s, for_s, ...}]   `gpu` is an index; `at_s` counts from the start of the agent, 0 unless
+                                                 told; `for_s` 0 or not told = for good
+       lost       it can't be opened
+       xid        the driver reports error `code` (79 unless told), once
+       ecc        `count` more uncorrected errors (1 unless told), once
+       hot        it has `temperature_c` (97 unless told)
+       idle       what holds it computes nothing
+       leftover   `memory_mb` (4096 unless told) are in use, and no process has them
+       process    a process that is no job, `pid`, has `memory_mb` there
+       slow_kill  what was killed is still leaving it
+       clock      the node's clock is `by_s` seconds ahead, below 0 behind; without `gpu`
+Rules: F1  the figures follow from the script, the time since the start and what tasks hold, and from nothing else
+       F2  what happens once is told by the first look after it
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final, Literal, get_args
+
+import msgspec
+
+from stoker.brain.domain.gpu_telemetry import GpuLook, GpuProcess, GpuSample
+from stoker.brain.domain.ids import GpuUuid
+from stoker.brain.domain.units import Mono
+from stoker.ports import GpuFault, ProbedGpu, ProbeResult
+
+FaultKind = Literal["lost", "xid", "ecc", "hot", "idle", "leftover", "process", "slow_kill", "clock"]
+KINDS: Final[tuple[FaultKind, ...]] = get_args(FaultKind)
+KEYS: Final[Mapping[str, object]] = {
+    "kind": str,
+    "gpu": int,
+    "at_s": float,
+    "for_s": float,
+    "code": int,
+    "count": int,
+    "temperature_c": int,
+    "memory_mb": int,
+    "pid": int,
+    "by_s": float,
+}
+FAULTS_MAX: Final = 1_000
+_LOST: Final = "GPU is lost (by script)"
+_IDLE_C, _BUSY_C, _IDLE_MW, _BUSY_MW, _BUSY_PERCENT = 34, 61, 70_000, 480_000, 92
+"""Figures of a GPU without a fault, round about those of a large one. Simulated, as the node says of all its GPUs."""
+
+
+class ScriptFault(msgspec.Struct, frozen=True, kw_only=True):
+    """One fault of a script. Units: seconds, MiB, degrees Celsius."""
+
+    kind: FaultKind
+    gpu: int = 0
+    at_s: float = 0.0
+    for_s: float = 0.0
+    """0 = for good."""
+    code: int = 79
+    count: int = 1
+    temperature_c: int = 97
+    memory_mb: int = 4_096
+    pid: int = 4_000_000
+    by_s: float = 0.0
+
+    def active(self, now_s: float) -> bool:
+        """Whether it has begun and isn't over."""
+        return self.at_s <= now_s and (self.for_s <= 0 or now_s < self.at_s + self.for_s)
+
+
+class ScriptedDevices:
+    """Probe and sampler of simulated GPUs under their faults. Its time begins when it is made."""
+
+    def __init__(self, found: ProbeResult, faults: Sequence[ScriptFault], mono: Callable[[], Mono]) -> None:
+        self._found = found
+        self._faults = tuple(faults)
+        self._mono = mono
+        self._began = mono()
+        self._told: dict[int, None] = {}
+        # Numbers of the faults of F2 that were told.
+
+    def probe(self) -> ProbeResult:
+        """Return the GPUs that can be opened now; a lost one is a fault."""
+        lost = self._active("lost")
+        gone = [gpu for gpu in self._found.gpus if gpu.index in lost]
+        if not gone:
+            return self._found
+        faults = tuple(GpuFault(where=gpu.uuid, error=_LOST) for gpu in gone)
+        gpus = tuple(gpu for gpu in self._found.gpus if gpu.index not in lost)
+        return msgspec.structs.replace(self._found, gpus=gpus, faults=faults)
+
+    def __call__(self, indexes: Sequence[int] | None = None, held: Collection[GpuUuid] = ()) -> GpuLook:
+        """Look at these GPUs; None = at all."""
+        now_s = self._mono() - self._began
+        ahead = sum(fault.by_s for fault in self._faults if fault.kind == "clock" and fault.active(now_s))
+        wanted = [gpu for gpu in self._found.gpus if indexes is None or gpu.index in indexes]
+        samples = tuple(self._sample(gpu, gpu.uuid in held, now_s) for gpu in wanted)
+        return GpuLook(samples=samples, simulated=True, clock_ahead_ms=round(ahead * 1_000))
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def _active(self, kind: FaultKind) -> set[int]:
+        now_s = self._mono() - self._began
+        return {fault.gpu for fault in self._faults if fault.kind == kind and fault.active(now_s)}
+
+    def _sample(self, gpu: ProbedGpu, held: bool, now_s: float) -> GpuSample:
+        here = [(number, fault) for number, fault in enumerate(self._faults) if fault.gpu == gpu.index]
+        active = {fault.kind: fault for _, fault in here if fault.active(now_s)}
+        if "lost" in active:
+            return GpuSample(uuid=gpu.uuid, index=gpu.index, fault=_LOST)
+        xids = []
+        for number, fault in here:
+            if fault.kind == "xid" and fault.at_s <= now_s and number not in self._told:  # F2
+                self._told[number] = None
+                xids.append(fault.code)
+        extra = [active[kind] for kind in ("leftover", "process") if kind in active]
+        computes = held and "idle" not in active
+        own_mb = gpu.memory_mb // 2 if held else 0
+        return GpuSample(
+            uuid=gpu.uuid,
+            index=gpu.index,
+            utilization_percent=_BUSY_PERCENT if computes else 0,
+            memory_used_mb=min(gpu.memory_mb, own_mb + sum(fault.memory_mb for fault in extra)),
+            temperature_c=active["hot"].temperature_c if "hot" in active else _BUSY_C if computes else _IDLE_C,
+            power_mw=_BUSY_MW if computes else _IDLE_MW,
+            ecc_errors=sum(fault.count for _, fault in here if fault.kind == "ecc" and fault.at_s <= now_s),
+            xids=tuple(xids),
+            processes=tuple(GpuProcess(fault.pid, fault.memory_mb) for fault in extra if fault.kind == "process"),
+            releasing="slow_kill" in active,
+        )

@@ -1,0 +1,73 @@
+"""Figures of GPUs: what one look at the devices of a node finds, and what its heartbeat tells of them.
+
+They are facts of a moment, never events: nothing in the log depends on them. None = the driver doesn't tell.
+"""
+
+from typing import Final
+
+import msgspec
+
+from stoker.brain.domain.ids import GpuUuid
+
+IDLE_AFTER_MS: Final = 5 * 60 * 1_000
+"""A GPU that is held and has computed nothing for so long is called idle: longer than it takes to load most data."""
+QUIET_PERCENT: Final = 1
+"""Utilisation up to which it counts as computing nothing."""
+
+
+class GpuProcess(msgspec.Struct, frozen=True):
+    """Process that has memory or a context on a GPU."""
+
+    pid: int
+    memory_mb: int | None = None
+
+
+class GpuSample(msgspec.Struct, frozen=True, kw_only=True):
+    """Figures of one GPU at one moment. Units: per cent, MiB, degrees Celsius, milliwatts."""
+
+    uuid: GpuUuid
+    """Empty = it couldn't even tell that; then `index` names it."""
+    index: int
+    utilization_percent: int | None = None
+    memory_used_mb: int | None = None
+    temperature_c: int | None = None
+    power_mw: int | None = None
+    ecc_errors: int | None = None
+    """Uncorrected errors since the driver was loaded."""
+    xids: tuple[int, ...] = ()
+    """Errors that the driver has reported since the look before. Source: NVIDIA, "XID Errors"."""
+    processes: tuple[GpuProcess, ...] | None = None
+    fault: str = ""
+    """Why it can't be used at all, in the driver's words. Empty = it can."""
+    releasing: bool = False
+    """Whether processes that were killed are still leaving it. Only a script says so."""
+
+
+class GpuLook(msgspec.Struct, frozen=True, kw_only=True):
+    """Answer of the devices of a node to one question."""
+
+    samples: tuple[GpuSample, ...]
+    simulated: bool = False
+    clock_ahead_ms: int = 0
+    """By how much a script moves the clock of the node."""
+
+
+class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
+    """Figures of one GPU, as a heartbeat tells them. Units as in `GpuSample`."""
+
+    uuid: GpuUuid
+    utilization_percent: int | None = None
+    memory_used_mb: int | None = None
+    temperature_c: int | None = None
+    power_mw: int | None = None
+    quiet_ms: int = 0
+    """For how long the task that holds it has computed nothing there. 0 = it does, or nothing holds it."""
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether a task holds it and leaves it idle."""
+        return self.quiet_ms >= IDLE_AFTER_MS
+
+
+READING_FIELDS: Final = ("utilization_percent", "memory_used_mb", "temperature_c", "power_mw")
+"""Figures that a driver may not tell."""

@@ -1,0 +1,54 @@
+"""REST shapes of what GPUs do at the moment, beside the node or the job that has them."""
+
+from typing import Final
+
+import msgspec
+
+from stoker.brain.domain.gpu_telemetry import GpuReading
+
+STALE_S: Final = 20
+"""Figures that are older are called stale: four heartbeats."""
+
+
+class GpuFiguresView(msgspec.Struct, frozen=True, kw_only=True):
+    """Figures of a GPU, as the newest heartbeat of its node that had some told them. Null = the driver doesn't tell.
+
+    Of a simulated GPU they are simulated too.
+    """
+
+    utilization_percent: int | None
+    memory_used_mb: int | None
+    temperature_c: int | None
+    power_w: float | None
+    age_s: float
+    """How old they are."""
+    stale: bool = False
+    """True = so old that they may say nothing of now: its node is silent, or its driver doesn't answer."""
+    idle_s: int = 0
+    """For how long the job that holds it has computed nothing there."""
+    held_idle: bool = False
+    """True = that is so long that the GPU is held for nothing."""
+
+
+class JobGpuView(msgspec.Struct, frozen=True, kw_only=True):
+    """One GPU of a live job, and what it does."""
+
+    rank: int
+    node: str
+    uuid: str
+    figures: GpuFiguresView | None
+    """Null = its node has told none."""
+
+
+def gpu_figures_view(reading: GpuReading, age_s: float) -> GpuFiguresView:
+    """Return the shape of a reading that is so old."""
+    return GpuFiguresView(
+        utilization_percent=reading.utilization_percent,
+        memory_used_mb=reading.memory_used_mb,
+        temperature_c=reading.temperature_c,
+        power_w=None if reading.power_mw is None else round(reading.power_mw / 1_000, 1),
+        age_s=round(age_s, 1),
+        stale=age_s > STALE_S,
+        idle_s=reading.quiet_ms // 1_000,
+        held_idle=reading.is_idle,
+    )

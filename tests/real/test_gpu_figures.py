@@ -1,0 +1,149 @@
+"""Figures of GPUs, from the driver's library to who asks: REST, the command line, and whoever scrapes an agent."""
+
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from stoker.adapters.bounded_run import ProgramTimeout
+from stoker.adapters.gpu_probe.devices import DriverMissing
+from stoker.adapters.gpu_probe.nvml_sampler import NvmlSampler
+from tests.real.agent_process import AgentProcess, alive, job, submit, until, until_state
+from tests.real.control_process import ControlProcess, free_port
+from tests.real.nvml_stub import MODEL, NvmlStub, uuid, uuids
+
+SHORT_S = 3.0
+
+
+@pytest.fixture
+def stub(tmp_path: Path) -> NvmlStub:
+    return NvmlStub(tmp_path)
+
+
+@pytest.fixture
+def sampler(stub: NvmlStub, monkeypatch: pytest.MonkeyPatch) -> Iterator[NvmlSampler]:
+    for name, value in stub.environ.items():
+        monkeypatch.setenv(name, value)
+    sampler = NvmlSampler(SHORT_S)
+    yield sampler
+    sampler.close()
+
+
+def reader_of(sampler: NvmlSampler) -> int:
+    process = sampler._process
+    assert process is not None
+    return process.pid
+
+
+def test_one_reader_stays_and_tells_all_that_changes(stub: NvmlStub, sampler: NvmlSampler) -> None:
+    stub.tell(gpu_0_utilization="57", gpu_0_temperature="55", gpu_0_power="123456", gpu_0_used="1000")
+    stub.tell(gpu_1_processes="12:100 13:200", gpu_2_handle="!15", gpu_3_ecc="1", gpu_3_utilization="999")
+    first = sampler().samples
+    assert [sample.uuid for sample in first] == [uuid(0), uuid(1), "", uuid(3)]
+    (a, b, c, d) = first
+    assert (a.utilization_percent, a.temperature_c, a.power_mw, a.memory_used_mb) == (57, 55, 123_456, 1_000)
+    assert [(process.pid, process.memory_mb) for process in b.processes or ()] == [(12, 100), (13, 200)]
+    assert (c.fault, d.ecc_errors, d.utilization_percent) == ("GPU is lost", 1, None)
+    pid = reader_of(sampler)
+    stub.tell("2.handle", gpu_1_xid="1:79", gpu_3_uuid="!15")
+    later = sampler((0, 2, 3)).samples
+    assert [sample.uuid for sample in later] == uuids([0, 2, 3]), "one that is lost keeps its name"
+    assert later[2].fault == "GPU is lost"
+    assert sampler((1,)).samples[0].xids == (79,), "it waited to be asked for"
+    assert sampler((1,)).samples[0].xids == ()
+    assert reader_of(sampler) == pid
+
+
+def test_a_reader_that_hangs_crashes_or_is_killed_costs_one_look_and_the_next_begins_another(
+    stub: NvmlStub, sampler: NvmlSampler
+) -> None:
+    sampler()
+    pid = reader_of(sampler)
+    stub.tell(gpu_1_temperature="!hang")
+    with pytest.raises(ProgramTimeout, match="NVML didn't answer within 3 s"):
+        sampler()
+    assert not alive(pid)
+    stub.tell(gpu_1_temperature="!crash")
+    with pytest.raises(OSError, match=r"NVML crashed \(signal 11\)"):
+        sampler()
+    stub.tell(gpu_1_temperature="40")
+    assert sampler().samples[1].temperature_c == 40
+    subprocess.run(["kill", "-9", str(reader_of(sampler))], check=True)
+    with pytest.raises(OSError, match=r"signal 9|reader of NVML"):
+        sampler()
+    assert len(sampler().samples) == 4
+    stub.tell(count="!9")
+    with pytest.raises(OSError, match="Driver Not Loaded"):
+        sampler()
+
+
+def test_a_missing_library_is_nothing_to_ask(
+    tmp_path: Path, sampler: NvmlSampler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path / "nowhere"))
+    with pytest.raises(DriverMissing):
+        sampler()
+
+
+def cli(control: ControlProcess, *words: str) -> str:
+    argv = [sys.executable, "-m", "stoker", *words, "--server", control.url, "--token", control.tokens.admin]
+    return subprocess.run(argv, capture_output=True, text=True, timeout=60, check=True).stdout
+
+
+def gpus(control: ControlProcess) -> dict[str, Any]:
+    return {gpu["uuid"]: gpu for gpu in control.ask("GET", "/api/v1/gpus")[1]["gpus"]}
+
+
+def scraped(port: int) -> str:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        return str(answer.read().decode())
+
+
+def assert_bad_requests_are_answered_in_one_line(port: int) -> None:
+    bad = ((b"GET / HTTP/1.1\r\n\r\n", b"404"), (b"POST /metrics HTTP/1.1\r\n\r\n", b"405"), (b"\0" * 9_000, b"400"))
+    for asked, status in bad:
+        with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+            connection.sendall(asked)
+            assert connection.recv(64).startswith(b"HTTP/1.1 " + status)
+
+
+def test_who_asks_sees_what_each_gpu_does_and_for_which_job(tmp_path: Path, stub: NvmlStub) -> None:
+    stub.tell(gpu_0_utilization="57", gpu_0_temperature="55", gpu_0_power="123000", gpu_0_used="1000")
+    with ControlProcess(tmp_path / "control") as control:
+        agent = AgentProcess(tmp_path / "n1", control, name="n1")
+        settings = agent.settings.read_text()
+        agent.write(settings.replace(f"script: {agent.folder / 'gpus.yaml'}", "detection: nvml, telemetry_s: 0.5"))
+        port = free_port()
+        agent.add(f"metrics: {{address: '127.0.0.1:{port}'}}")
+        agent.environ |= stub.environ
+        with agent:
+            until(lambda: gpus(control).get(uuid(0), {}).get("figures"), "its figures are known")
+            shown = gpus(control)[uuid(0)]["figures"]
+            assert (shown["utilization_percent"], shown["temperature_c"], shown["power_w"]) == (57, 55, 123.0)
+            assert shown["memory_used_mb"] == 1_000
+            assert not shown["stale"]
+            holds = submit(control, "sleep 600", gpu_count=4)
+            until_state(control, holds, "running")
+            found = {gpu["uuid"]: gpu["figures"] for gpu in job(control, holds)["gpus"]}
+            assert found[uuid(0)]["utilization_percent"] == 57
+            listed = cli(control, "gpu", "list")
+            assert "57%" in listed
+            assert "1000 MiB" in listed
+            assert f"{uuid(0)} on n1: 57%, 1000 MiB, 55 C, 123 W" in cli(control, "status", holds)
+            assert "57%, 1000 MiB, 55 C, 123 W" in cli(control, "node", "show", "n1")
+            page = scraped(port)
+            labels = f'gpu="0",UUID="{uuid(0)}",device="nvidia0",modelName="{MODEL}",Hostname="n1",hpc_job="{holds}"'
+            assert f"DCGM_FI_DEV_GPU_UTIL{{{labels}}} 57\n" in page
+            assert f"DCGM_FI_DEV_FB_USED{{{labels}}} 1000\n" in page
+            assert f"DCGM_FI_DEV_FB_FREE{{{labels}}} 80559\n" in page
+            assert f"DCGM_FI_DEV_GPU_TEMP{{{labels}}} 55\n" in page
+            assert f"DCGM_FI_DEV_POWER_USAGE{{{labels}}} 123.000\n" in page
+            assert next(family.name for family in text_string_to_metric_families(page)) == "DCGM_FI_DEV_GPU_UTIL"
+            assert_bad_requests_are_answered_in_one_line(port)
+            assert "DCGM_FI_DEV_GPU_UTIL" in scraped(port)
