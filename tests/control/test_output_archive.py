@@ -143,14 +143,15 @@ async def test_o2_a_silent_node_is_asked_again_and_one_that_has_no_output_is_not
 
 
 @virtual
-async def test_o2_the_output_of_a_node_that_is_silent_for_a_day_is_given_up() -> None:
+async def test_o2_the_output_of_a_node_that_is_silent_for_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output_archive, "PATIENCE_S", 900.0)
     async with archived() as (it, player):
         it.node.refuse("node_unreachable")
         await it.ended(player)
         await it.stage.pause(output_archive.PATIENCE_S + 2 * output_archive.RETRY_MAX_S)
         assert it.stage.notes.counts["outputs_not_archived"] == 1
         asked = len(it.node.asked)
-        await it.stage.pause(3_600)
+        await it.stage.pause(2 * output_archive.RETRY_MAX_S)
         assert len(it.node.asked) == asked
 
 
@@ -192,7 +193,8 @@ async def test_o5_what_ended_while_nobody_copied_is_copied_by_the_next_who_is_ac
 
 
 @virtual
-async def test_the_archive_is_swept_every_hour() -> None:
+async def test_the_archive_is_swept_again_and_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(output_archive, "SWEEP_EVERY_S", 100.0)
     async with archived() as (it, _):
-        await it.stage.pause(3 * output_archive.SWEEP_EVERY_S + 10)
+        await it.stage.pause(310)
         assert it.shelf.swept == 4
