@@ -188,6 +188,11 @@ class DemandCache:
             self._at_most_grown = self.candidates.draft.grown
         return self._at_most
 
+    def at_most_now(self) -> int:
+        """Return the same, also counting what was taken since it was last asked for."""
+        self._at_most_grown = -1
+        return self.at_most()
+
     def may_hold(self, tasks: int) -> bool:
         """Return whether there are enough free GPUs if all of them suited: a cheap no for most blocked shapes."""
         if tasks > self.at_most():

@@ -3,17 +3,12 @@
 from collections.abc import Sequence
 
 from stoker.brain.domain.demand import Shape
-from stoker.brain.domain.ids import NodeName, PartitionName
-from stoker.brain.domain.where import Where
+from stoker.brain.domain.ids import NodeName
 from stoker.brain.engine import explain
 from stoker.brain.engine.demand_cache import DemandCache
 from stoker.brain.engine.fit import NodeFit, Search
 from stoker.brain.engine.gang import fit_gang
 from stoker.brain.engine.shares import search_of
-
-GpuDemand = tuple[Where, PartitionName, Where, str, int, int, int, int]
-"""What shapes that share a demand cache have in common: selection, partition, nodes of the tenant, model, memory in
-MiB, number and share of GPUs, and tasks per node."""
 
 
 class GpuChoices:

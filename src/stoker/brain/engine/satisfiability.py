@@ -24,7 +24,7 @@ _READY, _PAUSED, _FORGOTTEN = "ready", "paused", "forgotten"
 _UNREACHABLE, _FAULTY, _DRAINING = "unreachable", "faulty", "draining"
 
 
-class _ReadyCapacity(NamedTuple):
+class ReadyCapacity(NamedTuple):
     """Capacity of the ready nodes of a class for a demand for GPUs."""
 
     slots: int
@@ -112,17 +112,17 @@ class NodeClassStatus:
         return Reason(ReasonCode.NODES_PAUSED, {"paused": len(pauses), **facts})
 
 
-class _ReadyByClass(dict[NodeClass, _ReadyCapacity]):
+class _ReadyByClass(dict[NodeClass, ReadyCapacity]):
     """Capacity of the ready nodes of classes for one demand for GPUs, made when a class is first asked for."""
 
     def __init__(self, class_status: NodeClassStatus, sample: Demand, per_node: int) -> None:
         super().__init__()
         self._class_status, self._sample, self._per_node = class_status, sample, per_node
 
-    def __missing__(self, node_class: NodeClass) -> _ReadyCapacity:
+    def __missing__(self, node_class: NodeClass) -> ReadyCapacity:
         ready, has = self._class_status.counts(node_class)[_READY], node_class.inventory
         slots = min(self._class_status.slots(node_class, self._sample), self._per_node)
-        row = self[node_class] = _ReadyCapacity(slots, has.cpus, has.memory_mb, ready)
+        row = self[node_class] = ReadyCapacity(slots, has.cpus, has.memory_mb, ready)
         return row
 
 
@@ -135,6 +135,20 @@ class Satisfiability:
         self._class_status = class_status
         self._cache = cache
         self._ready = class_status.ready_capacity(cache)
+
+    def largest(self, shapes: int) -> ReadyCapacity:
+        """Return the capacity of some ready nodes, which would hold most of so many shapes if they were empty.
+
+        Of as many nodes with equal capacity as pays for so many shapes: those that only labels tell apart count as one.
+        """
+        classes = self._cache.candidates.admitted.classes
+        if shapes < len(classes):
+            return self._ready[classes[0]]
+        nodes: dict[tuple[int, int, int], int] = {}
+        for slots, cpus, memory_mb, count in map(self._ready.__getitem__, classes):
+            nodes[slots, cpus, memory_mb] = nodes.get((slots, cpus, memory_mb), 0) + count
+        (slots, cpus, memory_mb), count = max(nodes.items(), key=lambda each: (each[1], each[0]))
+        return ReadyCapacity(slots, cpus, memory_mb, count)
 
     def never(self, demand: Demand) -> Reason | None:
         """Return why the nodes that are ready wouldn't hold it even if they were empty; None when they would."""
