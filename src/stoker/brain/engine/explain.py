@@ -26,10 +26,10 @@ from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.reason import Reason, ReasonCode
 from stoker.brain.domain.tenant import nodes_text
 from stoker.brain.domain.where import where_text
-from stoker.brain.engine.demand_cache import Capacity, DemandCache
-from stoker.brain.engine.satisfiability import NodeClassStatus, Satisfiability
+from stoker.brain.engine.demand_cache import Capacity, DemandCache, GpuCapacity, GpuNumbers
+from stoker.brain.engine.satisfiability import NodeClassStatus, ReadyByClass, Satisfiability
 from stoker.brain.engine.shares import ShareCache
-from stoker.brain.state.view import View
+from stoker.brain.state.view import NodeClass, View
 
 _ASKED_MAX: Final = 400
 """Characters of a selection that a reason repeats."""
@@ -67,6 +67,34 @@ def none_selected(view: View, shape: Shape) -> Reason:
     asked += [f"tenant {shape.tenant} (nodes {nodes})"] * bool(nodes)
     words = ", ".join(filter(None, asked)) or _UNTAINTED
     return Reason(ReasonCode.NO_SELECTED_NODE, {"nodes": len(view.nodes), "asked": words[:_ASKED_MAX]})
+
+
+class GpuShortage:
+    """Shapes that are short of GPUs by numbers of free GPUs alone, asked at the end of a pass (X6)."""
+
+    def __init__(self, class_status: NodeClassStatus) -> None:
+        self._class_status = class_status
+        self._ready: dict[GpuNumbers, ReadyByClass] = {}
+
+    def why(self, numbers: GpuNumbers, packed: int, classes: Sequence[NodeClass], demand: Demand) -> Reason | None:
+        """Return that GPUs are short, where so many nodes with so many free GPUs say so (X5); None = look closer."""
+        capacity, tasks = numbers.capacity(packed), demand.tasks
+        if capacity.slots >= tasks or self._class_status.returning:
+            return None
+        ready = self._ready.get(numbers)
+        if ready is None:
+            ready = self._ready[numbers] = self._class_status.ready_capacity(numbers.sample, numbers.per_node)
+        if not ready.hold(demand, classes):
+            return None
+        reason = numbers.reasons.get((packed, tasks))
+        if reason is None:
+            reason = numbers.reasons[packed, tasks] = _too_few_gpus(demand, capacity)
+        return reason
+
+
+def _too_few_gpus(demand: Demand, gpus: GpuCapacity) -> Reason:
+    asked = {"needed": demand.total_gpus, "tasks": demand.tasks, "per_task": demand.gpu_count}
+    return Reason(ReasonCode.INSUFFICIENT_GPUS, {**asked, "free": gpus.free, "best": gpus.best})
 
 
 class Deciding:
@@ -154,11 +182,10 @@ class WaitExplanation:
         if gpus.slots < tasks and demand.shares:
             return self._short_share(demand)
         if gpus.slots < tasks:
-            asked = {"needed": demand.total_gpus, "tasks": tasks, "per_task": demand.gpu_count}
-            facts: Facts = {**asked, "free": gpus.free, "best": gpus.best}
+            reason = _too_few_gpus(demand, gpus)
             if self._together is None:
-                return self._of_gpus.setdefault(tasks, Reason(ReasonCode.INSUFFICIENT_GPUS, facts))
-            return Reason(ReasonCode.INSUFFICIENT_GPUS, facts)
+                self._of_gpus[tasks] = reason
+            return reason
         if gpus.spread < tasks:
             spread: Facts = {"tasks": tasks, "per_node": demand.tasks_per_node, "room": gpus.spread}
             return Reason(ReasonCode.INSUFFICIENT_NODES, spread)
@@ -166,12 +193,10 @@ class WaitExplanation:
         with_cpus = capacity.with_cpus(demand.cpus)
         if with_cpus.tasks < tasks:
             key = demand.cpus, tasks
-            reason = self._of_cpus.get(key)
-            if reason is None:
+            if key not in self._of_cpus:
                 room = {"best": capacity.best_cpus, "tasks": tasks, "room": with_cpus.tasks}
-                reason = Reason(ReasonCode.INSUFFICIENT_CPUS, {"needed": demand.cpus, **room})
-                self._of_cpus[key] = reason
-            return reason
+                self._of_cpus[key] = Reason(ReasonCode.INSUFFICIENT_CPUS, {"needed": demand.cpus, **room})
+            return self._of_cpus[key]
         with_memory = with_cpus.tasks_with(demand.memory_mb)
         if with_memory < tasks:
             return Reason(

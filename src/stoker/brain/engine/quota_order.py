@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 from stoker.brain.domain.demand import JobClass, QuotaGroup, Shape
 from stoker.brain.domain.gpu import WHOLE_GPU
 from stoker.brain.domain.ids import TenantName
-from stoker.brain.domain.quota import needs
+from stoker.brain.domain.quota import Amount, needs
 from stoker.brain.domain.reason import Reason
 from stoker.brain.domain.tenant import path_of
 from stoker.brain.state.quota_limits import QuotaLimits
@@ -33,8 +33,6 @@ _LATER: Final = 1_000
 
 _Row = list[int]
 """Use of one class or tenant, with the fields of an Amount; changed in place."""
-_UNBOUND: Final[Sequence[tuple[_Row, int, int]]] = ((_Row(), 0, 0),)
-"""Stands for limits that what others hold is part of."""
 
 
 class _Account(NamedTuple):
@@ -106,8 +104,9 @@ class QuotaOrder:
         self._standings: dict[QuotaGroup, int] = {}
         """Of groups that were asked about, until something is taken."""
         self._buckets = buckets
-        self._bounds: dict[Shape, Sequence[tuple[_Row, int, int]]] = {}
-        self._needs: dict[Shape, tuple[tuple[int, int], ...]] = {}
+        self._limits_of: dict[TenantName, Sequence[tuple[_Row, int, int]]] = {}
+        """Of tenants and those above them: what is used, the field of it that is limited, and the limit."""
+        self._needs: dict[Shape, Amount] = {}
         self._limits = QuotaLimits(view.tenants, view.pools, usage.held_milli + view.free_milli)
         self._guaranteed = view.pools.guaranteed_milli(self._limits.gpu_milli)
         self.used = UsageDraft(view)
@@ -116,23 +115,25 @@ class QuotaOrder:
         """Return the limit that one more job of this shape would break (W1)."""
         if not self.is_busy:
             return None
-        bounds = self._bounds.get(shape)
-        if bounds is None:
-            bounds = self._bounds[shape] = self._bounds_of(shape)
-        if bounds is not _UNBOUND:
-            for row, at, most in bounds:
-                if row[at] > most:
+        if not self._limits.pools.strict and not self.used.unlending:
+            limits = self._limits_of.get(shape.tenant)
+            if limits is None:
+                rows = self.used.by_tenant
+                on_path = self._limits.of_path(shape.tenant)
+                limits = self._limits_of[shape.tenant] = [(rows[name], at, limit) for name, at, limit in on_path]
+            more = self._needs_of(shape)
+            for row, at, limit in limits:
+                if row[at] + more[at] > limit and more[at]:
                     break
             else:
                 return None
         return self._limits.before(shape, self.used)
 
-    def _bounds_of(self, shape: Shape) -> Sequence[tuple[_Row, int, int]]:
-        """What may be in use at most so that one more job of this shape breaks no limit; _UNBOUND = it depends."""
-        if self._limits.pools.strict or self.used.unlending:
-            return _UNBOUND
-        rows = self.used.by_tenant
-        return tuple((rows[each.tenant], each.at, each.limit - each.asked) for each in self._limits.on(shape))
+    def _needs_of(self, shape: Shape) -> Amount:
+        more = self._needs.get(shape)
+        if more is None:
+            more = self._needs[shape] = needs(shape.demand)
+        return more
 
     def guaranteed_to(self, job_class: JobClass) -> int:
         """Return the thousandths of GPUs that a class pool is guaranteed."""
@@ -194,12 +195,9 @@ class QuotaOrder:
     def charge(self, shape: Shape, used: UsageDraft) -> None:
         """Add what one job of this shape needs to `used`."""
         self._owed.clear()
-        more = self._needs.get(shape)
-        if more is None:
-            more = self._needs[shape] = tuple((at, each) for at, each in enumerate(needs(shape.demand)) if each)
-        rows = used.account(shape).charged
-        for at, amount in more:
-            for row in rows:
+        more = self._needs_of(shape)
+        for row in used.account(shape).charged:
+            for at, amount in enumerate(more):
                 row[at] += amount
 
     def standing(self, shape: Shape) -> int:

@@ -44,7 +44,7 @@ class NodeClassStatus:
         self.free, self.returning = view.free, view.returning
         self._counts: dict[NodeClass, dict[str, int]] = {}
         self._firsts: dict[NodeClass, dict[str, NodeName]] = {}
-        self._ready: dict[tuple[str, int, int, int, int], _ReadyByClass] = {}
+        self._ready: dict[tuple[str, int, int, int, int], ReadyByClass] = {}
         """By demand for GPUs, and how many tasks may share a node."""
         self._slots: dict[tuple[NodeClass, str, int, int, int], int] = {}
 
@@ -58,13 +58,12 @@ class NodeClassStatus:
             slots = self._slots[key] = slots_ever(node_class.inventory.gpus, demand)
         return slots
 
-    def ready_capacity(self, cache: DemandCache) -> "_ReadyByClass":
-        """Return what ready nodes would hold of the demand for GPUs of a cache. Selections share the answer."""
-        sample = cache.sample
-        key = sample.gpu_model, sample.gpu_memory_mb, sample.gpu_count, sample.gpu_share, cache.per_node
+    def ready_capacity(self, sample: Demand, per_node: int) -> "ReadyByClass":
+        """Return what ready nodes would hold of a demand for GPUs. Selections share the answer."""
+        key = sample.gpu_model, sample.gpu_memory_mb, sample.gpu_count, sample.gpu_share, per_node
         found = self._ready.get(key)
         if found is None:
-            found = self._ready[key] = _ReadyByClass(self, sample, cache.per_node)
+            found = self._ready[key] = ReadyByClass(self, sample, per_node)
         return found
 
     def counts(self, node_class: NodeClass) -> Mapping[str, int]:
@@ -112,7 +111,7 @@ class NodeClassStatus:
         return Reason(ReasonCode.NODES_PAUSED, {"paused": len(pauses), **facts})
 
 
-class _ReadyByClass(dict[NodeClass, ReadyCapacity]):
+class ReadyByClass(dict[NodeClass, ReadyCapacity]):
     """Capacity of the ready nodes of classes for one demand for GPUs, made when a class is first asked for."""
 
     def __init__(self, class_status: NodeClassStatus, sample: Demand, per_node: int) -> None:
@@ -125,6 +124,19 @@ class _ReadyByClass(dict[NodeClass, ReadyCapacity]):
         row = self[node_class] = ReadyCapacity(slots, has.cpus, has.memory_mb, ready)
         return row
 
+    def hold(self, demand: Demand, classes: Iterable[NodeClass]) -> bool:
+        """Return whether the ready nodes of these classes would hold a demand with these GPUs if nothing ran there."""
+        tasks, cpus, memory_mb, found = demand.tasks, demand.cpus, demand.memory_mb, 0
+        for here, has_cpus, has_memory, nodes in map(self.__getitem__, classes):
+            if cpus and here * cpus > has_cpus:
+                here = has_cpus // cpus
+            if memory_mb and here * memory_mb > has_memory:
+                here = has_memory // memory_mb
+            found += here * nodes
+            if found >= tasks:
+                return True
+        return False
+
 
 class Satisfiability:
     """The candidate nodes of one demand for GPUs, as if nothing ran."""
@@ -134,7 +146,7 @@ class Satisfiability:
     def __init__(self, class_status: NodeClassStatus, cache: DemandCache) -> None:
         self._class_status = class_status
         self._cache = cache
-        self._ready = class_status.ready_capacity(cache)
+        self._ready = class_status.ready_capacity(cache.sample, cache.per_node)
 
     def largest(self, shapes: int) -> ReadyCapacity:
         """Return the capacity of some ready nodes, which would hold most of so many shapes if they were empty.
@@ -152,16 +164,8 @@ class Satisfiability:
 
     def never(self, demand: Demand) -> Reason | None:
         """Return why the nodes that are ready wouldn't hold it even if they were empty; None when they would."""
-        tasks, cpus, memory_mb, found = demand.tasks, demand.cpus, demand.memory_mb, 0
-        for here, has_cpus, has_memory, nodes in map(self._ready.__getitem__, self._cache.candidates.admitted.classes):
-            if cpus and here * cpus > has_cpus:
-                here = has_cpus // cpus
-            if memory_mb and here * memory_mb > has_memory:
-                here = has_memory // memory_mb
-            found += here * nodes
-            if found >= tasks:
-                return None
-        return self._why(demand)
+        holds = self._ready.hold(demand, self._cache.candidates.admitted.classes)
+        return None if holds else self._why(demand)
 
     def _why(self, demand: Demand) -> Reason:
         admitted = self._cache.candidates.admitted

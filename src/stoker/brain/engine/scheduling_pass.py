@@ -22,7 +22,7 @@ from stoker.brain.engine.backfill import Backfill
 from stoker.brain.engine.draft import Draft
 from stoker.brain.engine.fit import Search
 from stoker.brain.engine.gang import meeting, needs_rendezvous, number_ranks
-from stoker.brain.engine.gpu_choices import GpuChoices, first_fits, fits_besides
+from stoker.brain.engine.gpu_choices import NOT_COUNTED, GpuChoices, first_fits, fits_besides
 from stoker.brain.engine.guarantee_hold import HELD_MAX, GuaranteeHold
 from stoker.brain.engine.preemptor import Preemptor, is_coming, lapses_at, start_on
 from stoker.brain.engine.queue_order import AllBut, Candidate, Hidden, QueueOrder, in_order
@@ -215,7 +215,7 @@ class SchedulingPass:
         if not isinstance(choices, GpuChoices) or self._quota_order.limit_reached(shape) is not None:
             return
         self._tries_left -= 1
-        if self.reservations.reserve(candidate.job, shape.demand, choices.last.candidates):
+        if self.reservations.reserve(candidate.job, shape.demand, choices.candidates):
             self._reserved_for[shape] = candidate.job
         if self.reservations.is_full or self._tries_left <= 0:
             self._reservable.clear()
@@ -308,7 +308,7 @@ class SchedulingPass:
         nodes = self.reservations.release(job) if job is not None else ()
         choices = self.blocked[shape]
         assert isinstance(choices, GpuChoices), f"a job waits for more than nodes, and its standing is held: {shape}"
-        return self._guarantee_hold.hold(choices.last.candidates, shape, nodes)
+        return self._guarantee_hold.hold(choices.candidates, shape, nodes)
 
     def _waiting_before(self) -> Iterator[Bucket]:
         order = self._quota_order
@@ -344,7 +344,7 @@ class SchedulingPass:
         """Return the placement, with all it takes taken; or None, and the shape is blocked."""
         shape = candidate.shape
         choices = self._fitting[shape]
-        placed = self._place(candidate, choices) if shape.demand.tasks <= choices.last.at_most() else None
+        placed = self._place(candidate, choices) if choices.may_hold(shape.demand.tasks) else None
         if placed is None:
             self.blocked[shape] = choices
             if not self.is_backfilling and not self.reservations.is_full and self._tries_left > 0:
@@ -424,13 +424,23 @@ class SchedulingPass:
                     reasons[shape] = limit
                 else:
                     by_choices.setdefault(self._fitting[shape], []).append(shape)
+        # Where all was given back, what was counted at the start needn't be counted anew for each of ten thousand.
+        is_as_before, shortage = self._draft.has_numbers_of_view(), explain.GpuShortage(self._class_status)
         for choices, shapes in by_choices.items():
+            if len(shapes) == 1:  # as where each has a selection of its own: a table for each would cost ten times more
+                shape = self.deciding.shape = shapes[0]
+                packed = choices.packed_at_start() if is_as_before else choices.packed_now()
+                if packed != NOT_COUNTED:
+                    reason = shortage.why(choices.numbers, packed, choices.admitted.classes, shape.demand)
+                    if reason is not None:
+                        reasons[shape] = reason
+                        continue
             reasons.update(zip(shapes, self._whys(shapes, choices), strict=True))
         return reasons
 
     def _whys(self, shapes: Sequence[Shape], choices: GpuChoices) -> Sequence[Reason]:
         self.deciding.shape = shapes[0]
-        if not choices.last.candidates.admitted.classes:
+        if not choices.admitted.classes:
             return [explain.none_selected(self._view, shape) for shape in shapes]
         if choices.waiting is None:
             choices.waiting = explain.WaitExplanation(self._class_status, choices.last)
