@@ -26,7 +26,7 @@ from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.reason import Reason, ReasonCode, describe
 from stoker.brain.domain.units import HOUR_MS
 from stoker.brain.domain.where import ANYWHERE, Where, admits, make_where
-from stoker.brain.engine import demand_cache, scheduling_pass
+from stoker.brain.engine import demand_cache, gpu_choices
 from tests.builders import NOW, Cluster, cluster, job, node, refused_on, tenant
 
 _MODELS = ("NVIDIA A100-SXM4-40GB", "NVIDIA A100-SXM4-80GB", "Tesla V100-SXM2-32GB")
@@ -339,7 +339,7 @@ def test_tables_of_what_is_free_only_save_time(nodes: list[Node], jobs: list[Job
     """They are made where many shapes, or many searches in vain, are expected; the plan is the same without them."""
     here = _here(nodes, jobs)
     expected = here.plan(budget=budget)
-    with patch.object(scheduling_pass, "_NODES_PER_SHAPE", 0), patch.object(demand_cache, "_MISSES_MAX", 1_000_000):
+    with patch.object(gpu_choices, "NODES_PER_SHAPE", 0), patch.object(demand_cache, "_MISSES_MAX", 1_000_000):
         without = here.plan(budget=budget)
     assert without.actions == expected.actions
     # Who was sifted out by a table is told why; without one the budget may end before he is looked at.

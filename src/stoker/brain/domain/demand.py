@@ -4,6 +4,8 @@ Units: GPUs are whole devices or a share of one in thousandths, memory is MiB, `
 """
 
 from enum import StrEnum
+from functools import cached_property
+from typing import NamedTuple
 
 import msgspec
 
@@ -61,7 +63,21 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
         return self.gpu_memory_mb or device_mb * self.gpu_share // WHOLE_GPU
 
 
-class Shape(msgspec.Struct, frozen=True, cache_hash=True):
+GpuDemand = tuple[Where, PartitionName, str, int, int, int, int]
+"""Demand for GPUs that many shapes have in common: selection, partition, model, memory in MiB, number and share of
+GPUs, and tasks per node."""
+
+
+class QuotaGroup(NamedTuple):
+    """Tenant, class and GPUs, by which shapes have one standing by quota: few, also where ten thousand wait."""
+
+    tenant: TenantName
+    job_class: JobClass
+    milli: int
+    """Thousandths of GPUs of the whole gang."""
+
+
+class Shape(msgspec.Struct, frozen=True, cache_hash=True, dict=True):
     """All of a job that the engine's verdict may depend on, except priority and age.
 
     Jobs of one shape share one verdict per pass, so everything that a filter reads must be part of it.
@@ -72,3 +88,16 @@ class Shape(msgspec.Struct, frozen=True, cache_hash=True):
     demand: Demand
     where: Where = ANYWHERE
     partition: PartitionName = PartitionName("")
+
+    # Found once for as long as jobs of it wait, since each pass asks for that of each shape.
+    @cached_property
+    def quota_group(self) -> QuotaGroup:
+        """Its quota group."""
+        return QuotaGroup(self.tenant, self.job_class, self.demand.total_milli)
+
+    @cached_property
+    def gpu_demand(self) -> GpuDemand:
+        """Its demand for GPUs."""
+        each = self.demand
+        asked = each.gpu_model, each.gpu_memory_mb, each.gpu_count, each.gpu_share, each.tasks_per_node
+        return self.where, self.partition, *asked

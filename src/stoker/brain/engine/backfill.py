@@ -30,10 +30,10 @@ class Backfill:
         self.looks_left = BACKFILL_LOOKS_MAX
         self._unblocked: dict[Shape, None] = {}
         """Shapes that came up in this round."""
-        self._too_long: dict[Shape, None] = {}
-        """Shapes of which a job came up that wouldn't be over in time."""
         self._at_most: dict[GpuChoices, int] = {}
         """No gang of more tasks finds GPUs in this round."""
+        self._too_long: dict[Shape, None] = {}
+        """Shapes of which a job came up that wouldn't be over in time."""
 
     def begin_round(self, until: Instant) -> None:
         """Begin the round of jobs that are over by then."""
@@ -53,7 +53,7 @@ class Backfill:
             return False  # what wasn't free at the start never is
         at_most = self._at_most.get(found)
         if at_most is None:
-            at_most = self._at_most[found] = found.last.at_most()
+            at_most = self._at_most[found] = found.at_most_now()
         return shape.demand.tasks <= at_most
 
     def comes_up_in_time(self, shape: Shape) -> bool:

@@ -11,7 +11,6 @@ Limits: costs about 0.1 us per node that the selection admits, and 0.2 us more o
 
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping, Sequence, Set
-from itertools import chain
 from typing import Final
 
 from stoker.brain.domain.gpu import model_matches
@@ -22,6 +21,7 @@ from stoker.brain.state.view import GpuKinds, SelectedNodes, SharedRest
 
 ByFree = Mapping[GpuKinds, Mapping[int, Sequence[NodeName]]]
 """Names by kind and number of free GPUs, sorted; no list is empty."""
+_NO_NAMES: Final[Set[NodeName]] = frozenset()
 NO_SUCH_GPU: Final = 1 << 40
 """More memory than any GPU has, in MiB."""
 
@@ -46,18 +46,18 @@ class CandidateNodes:
     def __init__(self, draft: Draft, admitted: SelectedNodes) -> None:
         self.admitted = admitted
         self.draft = draft
-        self.kinds: Sequence[GpuKinds] = [*admitted.by_kinds]
+        self.kinds: Sequence[GpuKinds] = admitted.kinds
         """Sorted, since the order in which nodes registered must not change a plan."""
         self._memories: dict[str, list[int]] | None = None
         self._counts: dict[GpuKinds, dict[int, int]] | None = None
         self._at = 0
         """How many moves of the draft are in the counts or, once there is one, in the table of names."""
         self._by_free: dict[GpuKinds, dict[int, list[NodeName]]] | None = None
-        self._kinds_of: dict[NodeName, GpuKinds] = {}
+        self._kinds_of: dict[NodeName, GpuKinds] | None = None
         self._shared: list[SharedRest] | None = None
         self._shared_at = 0
         """How many changes of the draft's shared GPUs are in it."""
-        self._names: Set[NodeName] = frozenset()
+        self._names: Set[NodeName] = _NO_NAMES
         """Of a selection that isn't everywhere, once it was asked for shared GPUs."""
 
     def gpu_memory(self, model: str, at_least_mb: int) -> int:
@@ -95,7 +95,8 @@ class CandidateNodes:
         if by_free is None:
             by_free = self._by_free = self._filled()
         if self._at < len(moved):
-            if not self._kinds_of:
+            if self._kinds_of is None:
+                self._kinds_of = {}
                 for each in self.admitted.classes:
                     self._kinds_of.update(dict.fromkeys(each.names, each.kinds))
             for name, old, new in moved[self._at :]:
@@ -140,18 +141,18 @@ class CandidateNodes:
             return {
                 kinds: {count: list(names) for count, names in viewed.get(kinds, {}).items()} for kinds in self.kinds
             }
-        self._at, free_on = len(self.draft.moved), self.draft.free
+        self._at, of_class = len(self.draft.moved), self.draft.names_by_free()
         by_free: dict[GpuKinds, dict[int, list[NodeName]]] = {}
         for kinds, classes in self.admitted.by_kinds.items():
             by_count = by_free[kinds] = {}
-            for name in sorted(chain.from_iterable([each.names for each in classes])):
-                free = free_on.get(name)
-                if free is not None:
-                    names = by_count.get(len(free.gpus))
-                    if names is None:
-                        by_count[len(free.gpus)] = [name]
+            for each in classes:
+                for count, names in of_class[each].items():
+                    if count in by_count:
+                        by_count[count] += names
                     else:
-                        names.append(name)
+                        by_count[count] = list(names)
+            for names in by_count.values():
+                names.sort()
         return by_free
 
 

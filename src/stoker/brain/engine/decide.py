@@ -51,9 +51,9 @@ def decide(view: View, policy: Policy, now: Instant, seed: int, budget: int) -> 
     try:
         return _decided(pass_, budget)
     except Exception as fault:
-        if pass_.shape is None:
+        if pass_.deciding.shape is None:
             raise
-        raise UndecidableShape(pass_.shape, repr(fault)) from fault
+        raise UndecidableShape(pass_.deciding.shape, repr(fault)) from fault
 
 
 def _decided(pass_: SchedulingPass, budget: int) -> Plan:
@@ -71,7 +71,7 @@ def _decided(pass_: SchedulingPass, budget: int) -> Plan:
 
     for stage in _rounds(pass_):
         for candidate in pass_.in_order():
-            pass_.shape = candidate.shape
+            pass_.deciding.shape = candidate.shape
             if candidate.job in actions or not pass_.below_array_limit(candidate):
                 continue
             if stage is PREEMPT or candidate.shape in pass_.blocked:

@@ -17,7 +17,7 @@ Rules: L1  a GPU serves when its model matches and its memory suffices (`domain.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from functools import cached_property, lru_cache
 from typing import Final, NamedTuple
@@ -26,8 +26,10 @@ from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.fit import one_model_slots, suitable_gpus
 from stoker.brain.domain.gpu import model_matches
 from stoker.brain.domain.node import Free
+from stoker.brain.domain.reason import Reason
 from stoker.brain.engine.candidate_nodes import CandidateNodes
-from stoker.brain.state.view import GpuKinds
+from stoker.brain.engine.draft import Draft, unpacked
+from stoker.brain.state.view import GpuKinds, NodeClass, SelectedNodes
 
 UNBOUNDED: Final = 1 << 40
 """More tasks than any gang has: GPUs don't limit a demand for none."""
@@ -136,6 +138,79 @@ class GpuCounting(Enum):
     BY_GPU = "each free GPU must be looked at"
 
 
+class GpuNumbers:
+    """One demand for GPUs per task, and what numbers of free GPUs mean to it, whatever the selection.
+
+    Naive: a table of what is free for each selection. But ten thousand jobs may select as many sets of nodes, of which
+    most have as many nodes with as many free GPUs as others have; so what that is worth is found once for all of them.
+    """
+
+    __slots__ = (
+        *("_capacities", "_how", "_rows", "_rows_at"),
+        *("at_most_anywhere", "draft", "per_node", "reasons", "sample"),
+    )
+
+    def __init__(self, draft: Draft, sample: Demand) -> None:
+        self.draft = draft
+        self.sample = sample
+        """Any demand with the same GPUs per task."""
+        self.per_node = sample.tasks_per_node or UNBOUNDED
+        self._how: dict[GpuKinds, GpuCounting] = {}
+        self._capacities: dict[int, GpuCapacity] = {}
+        self._rows: dict[NodeClass, list[CapacityRow]] = {}
+        self._rows_at = -1
+        self.reasons: dict[tuple[int, int], Reason] = {}
+        """Why so many tasks wait for so many free GPUs: who explains keeps it here."""
+        self.at_most_anywhere = UNBOUNDED if sample.shares else self.capacity(draft.packed_anywhere()).spread
+        """No gang of more tasks found GPUs at the start, whatever it selects. Rests of shared GPUs aren't counted."""
+
+    def how(self, kinds: GpuKinds) -> GpuCounting:
+        """Return how the GPUs of nodes of these kinds are counted."""
+        how = self._how.get(kinds)
+        if how is None:
+            how = self._how[kinds] = gpu_counting(kinds, self.sample, mixed=False)
+        return how
+
+    def serving(self, admitted: SelectedNodes) -> Sequence[NodeClass] | None:
+        """Return the classes of nodes whose free GPUs serve, all of them; None = some must be looked at."""
+        how = [*map(self.how, admitted.kinds)]
+        if GpuCounting.BY_GPU in how:
+            return None
+        if GpuCounting.NEVER not in how:
+            return admitted.classes
+        return [each for each in admitted.classes if self.how(each.kinds) is GpuCounting.BY_COUNT]
+
+    def capacity(self, packed: int) -> GpuCapacity:
+        """Return what these free GPUs would allow if all of them suited."""
+        found = self._capacities.get(packed)
+        if found is None:
+            per_task, per_node = self.sample.gpu_count, self.per_node
+            slots = spread = free = best = 0
+            for gpus, nodes in unpacked(packed).items():
+                serves = gpus // per_task if per_task else UNBOUNDED
+                slots += serves * nodes
+                spread += min(serves, per_node) * nodes
+                free, best = free + gpus * nodes, max(best, gpus)
+            found = self._capacities[packed] = GpuCapacity(slots, spread, free, best)
+        return found
+
+    def rows(self, cache: "DemandCache") -> list[CapacityRow]:
+        """Return the rows of the candidate nodes of a cache of this demand. Selections share those of a class."""
+        draft = self.draft
+        if self._rows_at != draft.version:
+            self._rows.clear()
+            self._rows_at = draft.version
+        found: list[CapacityRow] = []
+        for kinds, by_count in cache.by_count.items():
+            for node_class in cache.candidates.admitted.by_kinds[kinds]:
+                rows = self._rows.get(node_class)
+                if rows is None:
+                    free_on = [draft.free[name] for name in node_class.names if name in draft.free]
+                    rows = self._rows[node_class] = cache.rows_of(free_on, by_count=by_count)
+                found += rows
+        return found
+
+
 class DemandCache:
     """One demand for GPUs per task on the candidate nodes of one selection.
 
@@ -145,11 +220,15 @@ class DemandCache:
 
     __slots__ = (
         *("_at_most", "_at_most_grown", "_capacity", "_capacity_at", "_capacity_grown", "_misses", "by_count"),
-        *("candidates", "gpu_count", "mixed", "per_node", "sample"),
+        *("candidates", "gpu_count", "mixed", "numbers", "per_node", "sample"),
     )
 
-    def __init__(self, candidates: CandidateNodes, sample: Demand, *, mixed: bool) -> None:
+    def __init__(
+        self, candidates: CandidateNodes, sample: Demand, *, mixed: bool, numbers: GpuNumbers | None = None
+    ) -> None:
+        """`numbers` are those of the demand, shared with other selections; None = nothing is shared."""
         self.candidates = candidates
+        self.numbers = numbers
         self.sample = sample
         """Any demand with the same GPUs per task."""
         self.mixed = mixed
@@ -187,6 +266,11 @@ class DemandCache:
             self._at_most = found
             self._at_most_grown = self.candidates.draft.grown
         return self._at_most
+
+    def at_most_now(self) -> int:
+        """Return the same, also counting what was taken since it was last asked for."""
+        self._at_most_grown = -1
+        return self.at_most()
 
     def may_hold(self, tasks: int) -> bool:
         """Return whether there are enough free GPUs if all of them suited: a cheap no for most blocked shapes."""
@@ -228,6 +312,9 @@ class DemandCache:
 
     def gpu_capacity(self) -> GpuCapacity:
         """Return what the GPUs that are free now would allow."""
+        if self.numbers is not None and not self.candidates.admitted.everywhere and all(self.by_count.values()):
+            classes = [each for kinds in self.by_count for each in self.candidates.admitted.by_kinds[kinds]]
+            return self.numbers.capacity(self.numbers.draft.packed(classes))
         slots = spread = free = best = 0
         per_task, per_node, counts = self.gpu_count, self.per_node, self.candidates.counts()
         for kinds, by_count in self.by_count.items():
@@ -247,6 +334,8 @@ class DemandCache:
 
     def rows(self) -> list[CapacityRow]:
         """Return what is free now on each candidate node that serves."""
+        if self.numbers is not None:
+            return self.numbers.rows(self)
         rows: list[CapacityRow] = []
         for kinds, by_count in self.by_count.items():
             rows += self.rows_of(self._free_on(kinds), by_count=by_count)

@@ -11,7 +11,7 @@ Limits: made in well under a millisecond for 5,000 nodes, because the values in 
         reference to the old one.
 """
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Final, NamedTuple
 
 from msgspec.structs import replace
@@ -52,6 +52,23 @@ class _Counted(dict[NodeClass, int]):
         return packed
 
 
+class _Grouped(dict[NodeClass, dict[int, list[NodeName]]]):
+    """Nodes of classes by number of free GPUs, by name, found when a class is first asked for."""
+
+    def __init__(self, free: Mapping[NodeName, Free]) -> None:
+        super().__init__()
+        self._free = free
+
+    def __missing__(self, node_class: NodeClass) -> dict[int, list[NodeName]]:
+        found: dict[int, list[NodeName]] = {}
+        for name in node_class.names:
+            free = self._free.get(name)
+            if free is not None:
+                found.setdefault(len(free.gpus), []).append(name)
+        self[node_class] = found
+        return found
+
+
 class _Overdraft(NamedTuple):
     """CPUs and memory that the tasks of a node hold beyond what it has: its inventory shrank under them."""
 
@@ -75,7 +92,7 @@ class Draft:
     """Free resources at one point of a pass; `free` and `moved` are read elsewhere and changed here alone."""
 
     __slots__ = (
-        *("_counted", "_counted_at", "_gpus", "_journal", "_overdrafts", "_ports", "_view"),
+        *("_counted", "_counted_at", "_gpus", "_grouped", "_grouped_at", "_journal", "_overdrafts", "_ports", "_view"),
         *("by_free", "free", "gpu_sharers_max", "grown", "moved", "shared", "shared_moved", "version"),
     )
 
@@ -103,6 +120,8 @@ class Draft:
         """Each change of the shared GPUs of a node, with the old and the new rests; it only grows."""
         self._counted = _Counted(self.free)
         self._counted_at = 0
+        self._grouped = _Grouped(self.free)
+        self._grouped_at = 0
 
     def take(self, placement: TaskPlacement) -> None:
         """Give `placement` what it holds."""
@@ -187,6 +206,29 @@ class Draft:
             self._counted_at = len(self.moved)
             self._counted.clear()
         return self._counted
+
+    def packed(self, classes: Iterable[NodeClass]) -> int:
+        """Return the numbers of several classes, added up."""
+        return sum(map(self.nodes_by_free().__getitem__, classes))
+
+    def packed_anywhere(self) -> int:
+        """Return those of all nodes as they are in the view."""
+        counts = [(count, len(names)) for by_count in self.by_free.values() for count, names in by_count.items()]
+        return sum([nodes << _NODE_BITS * count for count, nodes in counts])
+
+    def has_numbers_of_view(self) -> bool:
+        """Return whether each node has as many GPUs free as in the view: all that was taken was given back."""
+        before, free = self._view.free, self.free
+        return all(
+            len(free[name].gpus) == len(before[name].gpus) for name in dict.fromkeys(each[0] for each in self.moved)
+        )
+
+    def names_by_free(self) -> Mapping[NodeClass, Mapping[int, Sequence[NodeName]]]:
+        """Return the nodes of a class that take work by their number of free GPUs, by name. Shared likewise."""
+        if self._grouped_at < len(self.moved):
+            self._grouped_at = len(self.moved)
+            self._grouped.clear()
+        return self._grouped
 
     def checkpoint(self) -> int:
         """Return a mark to roll back to."""

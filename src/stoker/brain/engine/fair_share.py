@@ -75,13 +75,14 @@ class _Siblings:
 class FairShare:
     """The terms of all tenants that have jobs in the queue, at one time."""
 
-    __slots__ = ("_beneath", "_fractions", "_levels", "_now", "_own", "_points", "_terms", "_view", "_waiting")
+    __slots__ = ("_beneath", "_fractions", "_levels", "_now", "_own", "_points", "_view", "_waiting", "terms")
 
     def __init__(self, view: View, policy: Policy, now: Instant, waiting: Iterable[TenantName]) -> None:
         self._view, self._now = view, now
         self._points = policy.fair_share_points
         self._waiting = dict.fromkeys(waiting)
-        self._terms: dict[TenantName, int] = {}
+        self.terms: dict[TenantName, int] = {}
+        """Of tenants that were asked about: read here by who asks for thousands."""
         self._fractions: dict[TenantName, int] = {}
         self._levels: dict[TenantName, _Siblings] = {}
         """By the tenant that they are beneath."""
@@ -103,10 +104,10 @@ class FairShare:
 
     def term(self, tenant: TenantName) -> int:
         """Return the points that jobs of this tenant gain (F6)."""
-        term = self._terms.get(tenant)
+        term = self.terms.get(tenant)
         if term is None:
             fraction = self._fraction_of_jobs(tenant) + _EQUAL
-            term = self._terms[tenant] = self._points * fraction >> _WHOLE_BITS
+            term = self.terms[tenant] = self._points * fraction >> _WHOLE_BITS
         return term
 
     def term_of_tree(self, name: TenantName) -> int | None:

@@ -1,35 +1,103 @@
 """Ways in which one demand for GPUs may be served, and the search through them for one job."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Final
 
-from stoker.brain.domain.demand import Shape
-from stoker.brain.domain.ids import NodeName, PartitionName
-from stoker.brain.domain.where import Where
+from stoker.brain.domain.demand import Demand, Shape
+from stoker.brain.domain.ids import NodeName
 from stoker.brain.engine import explain
-from stoker.brain.engine.demand_cache import DemandCache
+from stoker.brain.engine.candidate_nodes import CandidateNodes
+from stoker.brain.engine.demand_cache import DemandCache, GpuNumbers
 from stoker.brain.engine.fit import NodeFit, Search
 from stoker.brain.engine.gang import fit_gang
-from stoker.brain.engine.shares import search_of
+from stoker.brain.engine.shares import caches_for, search_of
+from stoker.brain.state.view import NodeClass, SelectedNodes
 
-GpuDemand = tuple[Where, PartitionName, Where, str, int, int, int, int]
-"""What shapes that share a demand cache have in common: selection, partition, nodes of the tenant, model, memory in
-MiB, number and share of GPUs, and tasks per node."""
+FindCandidates = Callable[[SelectedNodes], CandidateNodes]
+NOT_COUNTED: Final = -1
+NODES_PER_SHAPE: Final = 8
+"""Where a shape has no more nodes to itself, a table of what is free on them is cheaper than searches in vain."""
 
 
 class GpuChoices:
     """Ways in which one demand for GPUs may be served: one model per task, then, where that could help, a mix."""
 
-    __slots__ = ("at_most", "caches", "last", "shapes", "waiting")
+    __slots__ = (
+        *("_at_start", "_caches", "_candidates", "_demand", "_find", "_is_known", "_serving"),
+        *("admitted", "at_most", "numbers", "shapes", "waiting"),
+    )
 
-    def __init__(self, caches: tuple[DemandCache, ...]) -> None:
-        self.caches = caches
-        self.last = caches[-1]
-        """What it can't hold, none can."""
-        self.at_most = self.last.at_most()
+    def __init__(self, admitted: SelectedNodes, demand: Demand, numbers: GpuNumbers, find: FindCandidates) -> None:
+        self.admitted, self._demand, self.numbers, self._find = admitted, demand, numbers, find
+        self._candidates: CandidateNodes | None = None
+        self._caches: tuple[DemandCache, ...] | None = None
+        self._serving: Sequence[NodeClass] | None = None
+        """Classes whose free GPUs serve, all of them; None = nobody has asked, or some must be looked at."""
+        self._is_known = False
+        self._at_start: int | None = None
+        self.at_most = numbers.at_most_anywhere
         """No gang of more tasks found GPUs at the start."""
         self.shapes: list[Shape] = []
         """Those for which there are enough GPUs at the start."""
         self.waiting: explain.WaitExplanation | None = None
+
+    def may_have_held(self, tasks: int) -> bool:
+        """Return whether a gang of so many tasks found GPUs at the start.
+
+        Naive: a table for each selection, or at least its numbers. But of ten thousand selections most that are blocked
+        are so on all nodes together; and of most of the others the numbers say it.
+        """
+        if self._at_start is None and tasks <= self.at_most:
+            self._at_start = self.packed_now()
+            self.at_most = self.at_most_now()
+        return tasks <= self.at_most
+
+    @property
+    def candidates(self) -> CandidateNodes:
+        """The nodes that it selects."""
+        if self._candidates is None:
+            self._candidates = self._find(self.admitted)
+        return self._candidates
+
+    @property
+    def caches(self) -> tuple[DemandCache, ...]:
+        """A table for each way."""
+        if self._caches is None:
+            self._caches = caches_for(self.candidates, self._demand, self.numbers)
+        return self._caches
+
+    @property
+    def last(self) -> DemandCache:
+        """The last way: what it can't hold, none can."""
+        return self.caches[-1]
+
+    def packed_now(self) -> int:
+        """Return how many nodes have which number of GPUs free, as the draft packs it; NOT_COUNTED = that isn't all.
+
+        Of all nodes there is a table anyway.
+        """
+        if not self._is_known:
+            self._is_known = True
+            if not self.admitted.everywhere and not self._demand.shares:
+                self._serving = self.numbers.serving(self.admitted)
+        return NOT_COUNTED if self._serving is None else self.numbers.draft.packed(self._serving)
+
+    def packed_at_start(self) -> int:
+        """Return the same before anything was taken, to be asked once all was given back, too."""
+        return self.packed_now() if self._at_start is None else self._at_start
+
+    def at_most_now(self) -> int:
+        """Return a number of tasks beyond which no gang finds GPUs, with all that was taken."""
+        return self.last.at_most_now() if self._serving is None else self.numbers.capacity(self.packed_now()).spread
+
+    def may_hold(self, tasks: int) -> bool:
+        """Return whether a gang of so many tasks may find GPUs."""
+        return tasks <= (self.last.at_most() if self._serving is None else self.at_most_now())
+
+    def pays_for_table(self) -> bool:
+        """Return whether so many shapes may fit that a table of what is free is cheaper than searches in vain."""
+        # Where selections share the rows of a table it is always.
+        return self._serving is not None or len(self.shapes) * NODES_PER_SHAPE >= self.last.node_count()
 
 
 def fits_besides(searches: Sequence[Search], refusals: Sequence[tuple[NodeName, ...]]) -> list[NodeFit] | None:

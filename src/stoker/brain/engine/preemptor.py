@@ -5,7 +5,7 @@ from itertools import chain
 from typing import Final
 
 from stoker.brain.domain.allocation import Claim, TaskPlacement
-from stoker.brain.domain.demand import Shape
+from stoker.brain.domain.demand import QuotaGroup, Shape
 from stoker.brain.domain.ids import JobId
 from stoker.brain.domain.job import Job
 from stoker.brain.domain.plan import Place, Preempt
@@ -77,6 +77,12 @@ class Preemptor:
         if not self._policy.preemptions_max or self.tries_left <= 0:
             return False
         return bool(self._view.preemptible) or self._order.is_anyone_owed
+
+    def may_help_group(self, group: QuotaGroup) -> bool:
+        """Return whether it is worth a look who might give way to any job of these."""
+        if not self._policy.preemptions_max or self.tries_left <= 0 or not group.milli:
+            return False
+        return bool(self._view.preemptible) or self._order.is_group_within_guarantee(group)
 
     def may_help(self, shape: Shape) -> bool:
         """Return whether it is worth a look who might give way to a blocked job. Costs next to nothing."""

@@ -13,8 +13,8 @@ Limits: `in_order` costs about 1 us per job that comes up and, once in a pass, p
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from heapq import heapify, heappop, heappush
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from heapq import heappop, heappush
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -68,42 +68,52 @@ class QueuePosition(NamedTuple):
     """By which it stands there."""
 
 
-_Queue = tuple[Bucket, JobId, Iterator[JobId] | None]
-"""What comes behind a head: the records of a bucket (0), or the lazy members of one of its arrays. None = all but the
-first."""
 _Key = tuple[int, JobId]
 """Negated effective priority and id: the lower key comes up first."""
-_Head = tuple[int, JobId, _Queue]
-"""A key and the queue behind it. No two have one job, which makes the order total."""
-_Tier = tuple[int, list[Bucket]]
-"""Buckets of one base priority, and the highest effective priority that a job of them may have."""
-_HIDDEN_PART: Final = 8
-"""Once so small a part of the heads was found blocked in a row, all are looked at."""
+_Head = tuple[int, JobId, Bucket, JobId, Iterator[JobId] | None]
+"""The key of the first of a queue, which no other has and so makes the order total; the bucket and its array (0 = none)
+whose jobs wait there; and what comes behind that first (None = all but it)."""
+_BEYOND: Final = 1 << 62
+"""A key behind any."""
+
+
+class BucketTier:
+    """Buckets of one base priority."""
+
+    __slots__ = ("heads", "most", "rest")
+
+    def __init__(self, most: int, buckets: Sequence[Bucket]) -> None:
+        self.most = most
+        """The highest effective priority that a job of them may have."""
+        self.heads: list[_Head] = []
+        """The first of each queue of those that may have come up, in order, the very first last."""
+        self.rest = buckets
+        """The others."""
 
 
 class QueueOrder:
     """The order at one time: what each job has gained by waiting, and by the use of its tenant, is known."""
 
-    __slots__ = ("_keys", "_now", "_tiered", "_tiers", "fair_share", "policy", "view")
+    __slots__ = ("_most", "_now", "_per_hour", "_terms", "_tiered", "_tiers", "fair_share", "policy", "view")
 
     def __init__(self, view: View, policy: Policy, now: Instant, waiting: Iterable[TenantName]) -> None:
         """`waiting` are the tenants of all jobs in the queue."""
         self.view, self.policy, self._now = view, policy, now
+        self._per_hour, self._most = policy.aging_per_hour, policy.aging_max
         self.fair_share = FairShare(view, policy, now, waiting)
+        self._terms: Mapping[TenantName, int] = self.fair_share.terms
         self._tiered: Iterable[Bucket] | None = None
-        self._tiers: list[_Tier] = []
+        self._tiers: list[BucketTier] = []
         """Of those buckets, the highest first."""
-        self._keys: dict[JobId, int] = {}
-        """Of the first jobs of buckets: a pass goes through its queue several times."""
 
-    def tiers(self, buckets: Iterable[Bucket]) -> Sequence[_Tier]:
+    def tiers(self, buckets: Iterable[Bucket]) -> Sequence[BucketTier]:
         """Return the buckets by base priority, the highest first."""
         if self._tiered is not buckets:
             found: dict[int, list[Bucket]] = {}
             for bucket in buckets:
                 found.setdefault(bucket.priority, []).append(bucket)
-            tiers = [(self._most_of(some[0]), some) for some in found.values()]
-            self._tiered, self._tiers = buckets, sorted(tiers, key=lambda tier: -tier[0])
+            tiers = [BucketTier(self._most_of(some[0]), some) for some in found.values()]
+            self._tiered, self._tiers = buckets, sorted(tiers, key=lambda tier: -tier.most)
         return self._tiers
 
     def _most_of(self, bucket: Bucket) -> int:
@@ -112,42 +122,47 @@ class QueueOrder:
         except TypeError as fault:
             raise UndecidableShape(bucket.shape, repr(fault)) from fault
 
-    def heads(self, buckets: Iterable[Bucket], blocked: Container[Shape]) -> list[_Head]:
-        """Return the first of each queue, unordered, but for those of shapes that are blocked already."""
+    def heads_of(self, tier: BucketTier, among: Container[Shape]) -> list[_Head]:
+        """Return the first of each queue of a tier whose shape is among these, the very first last."""
+        # A pass goes through its queue once per round. So what may come up is brought into order once, and no more.
+        new = [bucket for bucket in tier.rest if bucket.shape in among]
+        if new:
+            tier.rest = [bucket for bucket in tier.rest if bucket.shape not in among]
+            tier.heads = sorted(tier.heads + self.heads(new), reverse=True)
+        return [head for head in tier.heads if head[2].shape in among]
+
+    def heads(self, buckets: Sequence[Bucket]) -> list[_Head]:
+        """Return the first of each queue, unordered."""
         found: list[_Head] = []
-        keys = self._keys
+        job_of, effective = self.view.job, self.effective
         for bucket in buckets:
-            if bucket.shape in blocked:
-                continue
             try:
                 if bucket.jobs:
                     first = bucket.jobs[0]
-                    key = keys.get(first)
-                    if key is None:
-                        key = keys[first] = -self.effective(self.view.job(first))
-                    found.append((key, first, (bucket, _NO_ARRAY, None)))
-                if bucket.arrays:
-                    found += self._heads_of_arrays(bucket)
+                    found.append((-effective(job_of(first)), first, bucket, _NO_ARRAY, None))
+                for array in bucket.arrays:
+                    # A queue of its own: a requeued member keeps its place before those that haven't run.
+                    first_member = next(self._members(array), None)
+                    if first_member is not None:
+                        key = -self.effective(self.view.job(array))
+                        found.append((key, first_member, bucket, array, None))
             except Exception as fault:
                 raise UndecidableShape(bucket.shape, repr(fault)) from fault
         return found
 
-    def _heads_of_arrays(self, bucket: Bucket) -> Iterator[_Head]:
-        # Each array is a queue of its own: a requeued member keeps its place before those that haven't run.
-        for array in bucket.arrays:
-            head = self.following((bucket, array, islice(self.view.members(array), self.view.array_slots(array))))
-            if head is not None:
-                yield head
+    def _members(self, array: JobId) -> Iterator[JobId]:
+        """The lazy members of an array that may start, as far as its own limit says."""
+        return islice(self.view.members(array), self.view.array_slots(array))
 
-    def following(self, queue: _Queue) -> _Head | None:
-        """Take the next job from `queue`."""
-        bucket, array, ids = queue
+    def following(self, head: _Head) -> _Head | None:
+        """Return the next of the queue of which `head` was taken."""
+        _, _, bucket, array, ids = head
         if ids is None:
-            ids = islice(bucket.jobs, 1, None)
+            ids = islice(self._members(array) if array else bucket.jobs, 1, None)
         job_id = next(ids, None)
         if job_id is None:
             return None
-        return -self.effective(self.view.job(array or job_id)), job_id, (bucket, array, ids)
+        return -self.effective(self.view.job(array or job_id)), job_id, bucket, array, ids
 
     def priority(self, job: Job) -> Priority:
         """Return the parts of a job's effective priority (O1)."""
@@ -155,13 +170,19 @@ class QueueOrder:
 
     def effective(self, job: Job) -> int:
         """Return the sum of the parts."""
-        return job.spec.priority + self._aging(job) + self.fair_share.term(job.spec.tenant)
+        # A pass asks for ten thousand; hence no calls, and no look at a policy.
+        spec, since = job.spec, job.submitted_at
+        begin = spec.begin
+        gained = (self._now - (since if since > begin else begin)) * self._per_hour // HOUR_MS
+        if gained > self._most:
+            gained = self._most
+        elif gained < 0:
+            gained = 0
+        term = self._terms.get(spec.tenant)
+        return spec.priority + gained + (self.fair_share.term(spec.tenant) if term is None else term)
 
     def _aging(self, job: Job) -> int:
-        since, begin, most = job.submitted_at, job.spec.begin, self.policy.aging_max
-        waited_ms = self._now - (since if since > begin else begin)
-        gained = waited_ms * self.policy.aging_per_hour // HOUR_MS if waited_ms > 0 else 0
-        return gained if gained < most else most
+        return self.effective(job) - job.spec.priority - self.fair_share.term(job.spec.tenant)
 
 
 def tenants_of(buckets: Iterable[Bucket]) -> Iterable[TenantName]:
@@ -169,46 +190,60 @@ def tenants_of(buckets: Iterable[Bucket]) -> Iterable[TenantName]:
     return dict.fromkeys([bucket.shape.tenant for bucket in buckets])
 
 
-def in_order(order: QueueOrder, buckets: Iterable[Bucket], blocked: Container[Shape]) -> Iterator[Candidate]:
+def in_order(
+    order: QueueOrder,
+    buckets: Iterable[Bucket],
+    blocked: Container[Shape],
+    among: Callable[[], Container[Shape]] | None = None,
+) -> Iterator[Candidate]:
     """Yield the waiting jobs one by one. `blocked` is read anew at each step, so a caller may add to it on the way.
 
+    `among` returns shapes that may still come up, all that are not blocked and more: asked once per base priority, it
+    saves the steps of those that don't. None = nobody knows.
+
     Naive: bring the first of all buckets into order. But a pass often wants the first few alone, of a queue of ten
-    thousand shapes. So buckets of a lower priority are looked at once nothing above could come after them.
+    thousand shapes, and goes through it round by round. So buckets of a lower priority are looked at once nothing
+    above could come after them, and the order of the first of each stays as it was found.
     """
-    view, tiers = order.view, order.tiers(buckets)
+    view, tiers, everything = order.view, order.tiers(buckets), AllBut(lambda _: False)
     heads: list[_Head] = []
-    at = hidden = 0
+    """The first of each queue that hasn't come up, the very first last."""
+    behind: list[_Head] = []
+    """Those behind what came up, as a heap."""
+    at, tier_key = 0, _BEYOND if not tiers else -tiers[0].most
     while True:
-        while at < len(tiers) and (not heads or tiers[at][0] >= -heads[0][0]):
-            heads += order.heads(tiers[at][1], blocked)
-            heapify(heads)
+        is_behind = bool(behind) and (not heads or behind[0] < heads[-1])
+        head = behind[0] if is_behind else heads[-1] if heads else None
+        if at < len(tiers) and (head is None or head[0] >= tier_key):
+            heads += order.heads_of(tiers[at], everything if among is None else among())
+            heads.sort(reverse=True)  # two ordered runs, which costs a step per entry
             at += 1
-        if not heads:
-            return
-        _, job, queue = heappop(heads)
-        bucket, array, _ = queue
-        if bucket.shape in blocked:
-            hidden += 1
-            if hidden * _HIDDEN_PART > len(heads):
-                heads = [head for head in heads if head[2][0].shape not in blocked]
-                heapify(heads)
-                hidden = 0
+            tier_key = _BEYOND if at == len(tiers) else -tiers[at].most
             continue
-        hidden = 0
-        yield Candidate(job, bucket.shape, array or view.job(job).array_of, array != _NO_ARRAY)
-        following = order.following(queue)
+        if head is None:
+            return
+        if is_behind:
+            heappop(behind)
+        else:
+            heads.pop()
+        _, job, bucket, array, _ = head
+        shape = bucket.shape
+        if shape in blocked:
+            continue
+        yield Candidate(job, shape, array or view.job(job).array_of, array != _NO_ARRAY)
+        following = order.following(head)
         if following is not None:
-            heappush(heads, following)
+            heappush(behind, following)
 
 
 class AllBut:
-    """Shapes that don't come up: all but these."""
+    """All shapes but some."""
 
-    def __init__(self, comes_up: Callable[[Shape], bool]) -> None:
-        self._comes_up = comes_up
+    def __init__(self, some: Callable[[Shape], bool]) -> None:
+        self._some = some
 
     def __contains__(self, shape: object) -> bool:
-        return not self._comes_up(shape)  # type: ignore[arg-type]  # only shapes are asked about
+        return not self._some(shape)  # type: ignore[arg-type]  # only shapes are asked about
 
 
 class Hidden:

@@ -12,13 +12,14 @@ pass is made in rounds, one for each standing that comes up, and usually there i
 Limits: costs 0.05 us per bucket where no tenant has a quota and one class waits; else about 1 us per placement too.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
+from functools import cached_property
 from typing import Final, NamedTuple
 
-from stoker.brain.domain.demand import JobClass, Shape
+from stoker.brain.domain.demand import JobClass, QuotaGroup, Shape
 from stoker.brain.domain.gpu import WHOLE_GPU
 from stoker.brain.domain.ids import TenantName
-from stoker.brain.domain.quota import needs
+from stoker.brain.domain.quota import Amount, needs
 from stoker.brain.domain.reason import Reason
 from stoker.brain.domain.tenant import path_of
 from stoker.brain.state.quota_limits import QuotaLimits
@@ -32,8 +33,6 @@ _LATER: Final = 1_000
 
 _Row = list[int]
 """Use of one class or tenant, with the fields of an Amount; changed in place."""
-_UNBOUND: Final[Sequence[tuple[_Row, int, int]]] = ((_Row(), 0, 0),)
-"""Stands for limits that what others hold is part of."""
 
 
 class _Account(NamedTuple):
@@ -74,7 +73,7 @@ class UsageDraft:
         made.by_tenant = {name: list(row) for name, row in self.by_tenant.items()}
         return made
 
-    def account(self, shape: Shape) -> _Account:
+    def account(self, shape: Shape | QuotaGroup) -> _Account:
         key = shape.tenant, shape.job_class
         found = self._accounts.get(key)
         if found is None:
@@ -92,22 +91,6 @@ class UsageDraft:
 class QuotaOrder:
     """The order by quota in one pass: of no effect where there are no guarantees and limits."""
 
-    __slots__ = (
-        *(
-            "_bounds",
-            "_contended",
-            "_guaranteed",
-            "_limits",
-            "_needs",
-            "_owed",
-            "_promised",
-            "_standings",
-            "_view",
-            "_waiting",
-        ),
-        *("is_busy", "used"),
-    )
-
     def __init__(self, view: View, buckets: Sequence[Bucket]) -> None:
         self._view, usage = view, view.usage_ledger
         self._promised = bool(usage.promised)
@@ -118,10 +101,12 @@ class QuotaOrder:
         """Whether there are guarantees and limits at all."""
         self._owed: dict[tuple[TenantName, JobClass], int] = {}
         """The most that a job of a tenant and class may ask for within a guarantee, until something is taken."""
-        self._standings: dict[Shape, int] = {}
-        """Of shapes that were asked about, until something is taken."""
-        self._bounds: dict[Shape, Sequence[tuple[_Row, int, int]]] = {}
-        self._needs: dict[Shape, tuple[tuple[int, int], ...]] = {}
+        self._standings: dict[QuotaGroup, int] = {}
+        """Of groups that were asked about, until something is taken."""
+        self._buckets = buckets
+        self._limits_of: dict[TenantName, Sequence[tuple[_Row, int, int]]] = {}
+        """Of tenants and those above them: what is used, the field of it that is limited, and the limit."""
+        self._needs: dict[Shape, Amount] = {}
         self._limits = QuotaLimits(view.tenants, view.pools, usage.held_milli + view.free_milli)
         self._guaranteed = view.pools.guaranteed_milli(self._limits.gpu_milli)
         self.used = UsageDraft(view)
@@ -130,37 +115,61 @@ class QuotaOrder:
         """Return the limit that one more job of this shape would break (W1)."""
         if not self.is_busy:
             return None
-        bounds = self._bounds.get(shape)
-        if bounds is None:
-            bounds = self._bounds[shape] = self._bounds_of(shape)
-        if bounds is not _UNBOUND:
-            for row, at, most in bounds:
-                if row[at] > most:
+        if not self._limits.pools.strict and not self.used.unlending:
+            limits = self._limits_of.get(shape.tenant)
+            if limits is None:
+                rows = self.used.by_tenant
+                on_path = self._limits.of_path(shape.tenant)
+                limits = self._limits_of[shape.tenant] = [(rows[name], at, limit) for name, at, limit in on_path]
+            more = self._needs_of(shape)
+            for row, at, limit in limits:
+                if row[at] + more[at] > limit and more[at]:
                     break
             else:
                 return None
         return self._limits.before(shape, self.used)
 
-    def _bounds_of(self, shape: Shape) -> Sequence[tuple[_Row, int, int]]:
-        """What may be in use at most so that one more job of this shape breaks no limit; _UNBOUND = it depends."""
-        if self._limits.pools.strict or self.used.unlending:
-            return _UNBOUND
-        rows = self.used.by_tenant
-        return tuple((rows[each.tenant], each.at, each.limit - each.asked) for each in self._limits.on(shape))
+    def _needs_of(self, shape: Shape) -> Amount:
+        more = self._needs.get(shape)
+        if more is None:
+            more = self._needs[shape] = needs(shape.demand)
+        return more
 
     def guaranteed_to(self, job_class: JobClass) -> int:
         """Return the thousandths of GPUs that a class pool is guaranteed."""
         return self._guaranteed[job_class]
 
+    @cached_property
+    def groups(self) -> Mapping[QuotaGroup, Mapping[Shape, None]]:
+        """The shapes in the queue by what their standing depends on: few, also where ten thousand wait."""
+        found: dict[QuotaGroup, dict[Shape, None]] = {}
+        for bucket in self._buckets:
+            found.setdefault(bucket.shape.quota_group, {})[bucket.shape] = None
+        return found
+
+    def next_standing(self, standing: int, *among: Container[Shape]) -> int | None:
+        """Return the lowest beyond this one that one of the shapes among these has; None = they have none."""
+        if not any(among):
+            return None
+        beyond = [each for each in self.groups if self.standing_of(each) > standing]
+        for group in sorted(beyond, key=self.standing_of):
+            if any(shape in some for shape in self.groups[group] for some in among):
+                return self.standing_of(group)
+        return None
+
     def is_within_guarantee(self, shape: Shape) -> bool:
         """Return whether one more job of this shape is within the guarantee of a tenant above it or of its class."""
-        key = shape.tenant, shape.job_class
+        return self.is_group_within_guarantee(shape.quota_group)
+
+    def is_group_within_guarantee(self, group: QuotaGroup) -> bool:
+        """Return whether one more job of this group is."""
+        key = group.tenant, group.job_class
         left = self._owed.get(key)
         if left is None:
-            account = self.used.account(shape)
+            account = self.used.account(group)
             owing = [guaranteed - row[0] for _, guaranteed, row in account.owing]
-            left = self._owed[key] = max(*owing, 0, self._guaranteed[shape.job_class] - account.pool[0])
-        return 0 < shape.demand.total_milli <= left
+            left = self._owed[key] = max(*owing, 0, self._guaranteed[group.job_class] - account.pool[0])
+        return 0 < group.milli <= left
 
     @property
     def is_anyone_owed(self) -> bool:
@@ -186,30 +195,31 @@ class QuotaOrder:
     def charge(self, shape: Shape, used: UsageDraft) -> None:
         """Add what one job of this shape needs to `used`."""
         self._owed.clear()
-        more = self._needs.get(shape)
-        if more is None:
-            more = self._needs[shape] = tuple((at, each) for at, each in enumerate(needs(shape.demand)) if each)
-        rows = used.account(shape).charged
-        for at, amount in more:
-            for row in rows:
+        more = self._needs_of(shape)
+        for row in used.account(shape).charged:
+            for at, amount in enumerate(more):
                 row[at] += amount
 
     def standing(self, shape: Shape) -> int:
         """Return the standing: the lower number comes first. It only rises in a pass, as GPUs are taken."""
+        return self.standing_of(shape.quota_group) if self.is_busy else FIRST
+
+    def standing_of(self, group: QuotaGroup) -> int:
+        """Return that of all shapes of a group."""
         if not self.is_busy:
             return FIRST
-        standing = self._standings.get(shape)
+        standing = self._standings.get(group)
         if standing is None:
-            standing = self._standings[shape] = self._standing(shape, self.used)
+            standing = self._standings[group] = self._standing(group, self.used)
         return standing
 
     def is_owed(self, shape: Shape, used: UsageDraft, standing: int) -> bool:
         """Return whether, with so much used, this shape comes before `standing` and within its limits."""
-        return self._standing(shape, used) < standing and self._limits.before(shape, used) is None
+        return self._standing(shape.quota_group, used) < standing and self._limits.before(shape, used) is None
 
-    def _standing(self, shape: Shape, used: UsageDraft) -> int:
+    def _standing(self, group: QuotaGroup, used: UsageDraft) -> int:
         """Return a job's place in the order of quota: pool, tenants, then itself (W2, W3, W5)."""
-        account, milli = used.account(shape), shape.demand.total_milli
+        account, milli = used.account(group), group.milli
         standing = FIRST
         if self._promised:
             standing = _UNOWED
@@ -217,6 +227,6 @@ class QuotaOrder:
                 if 0 < milli <= guaranteed - row[0]:
                     standing = level
                     break
-        if self._contended and not 0 < milli <= self._guaranteed[shape.job_class] - account.pool[0]:
+        if self._contended and not 0 < milli <= self._guaranteed[group.job_class] - account.pool[0]:
             standing += _LATER
         return standing

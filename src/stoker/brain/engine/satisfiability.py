@@ -24,7 +24,7 @@ _READY, _PAUSED, _FORGOTTEN = "ready", "paused", "forgotten"
 _UNREACHABLE, _FAULTY, _DRAINING = "unreachable", "faulty", "draining"
 
 
-class _ReadyCapacity(NamedTuple):
+class ReadyCapacity(NamedTuple):
     """Capacity of the ready nodes of a class for a demand for GPUs."""
 
     slots: int
@@ -44,7 +44,7 @@ class NodeClassStatus:
         self.free, self.returning = view.free, view.returning
         self._counts: dict[NodeClass, dict[str, int]] = {}
         self._firsts: dict[NodeClass, dict[str, NodeName]] = {}
-        self._ready: dict[tuple[str, int, int, int, int], _ReadyByClass] = {}
+        self._ready: dict[tuple[str, int, int, int, int], ReadyByClass] = {}
         """By demand for GPUs, and how many tasks may share a node."""
         self._slots: dict[tuple[NodeClass, str, int, int, int], int] = {}
 
@@ -58,13 +58,12 @@ class NodeClassStatus:
             slots = self._slots[key] = slots_ever(node_class.inventory.gpus, demand)
         return slots
 
-    def ready_capacity(self, cache: DemandCache) -> "_ReadyByClass":
-        """Return what ready nodes would hold of the demand for GPUs of a cache. Selections share the answer."""
-        sample = cache.sample
-        key = sample.gpu_model, sample.gpu_memory_mb, sample.gpu_count, sample.gpu_share, cache.per_node
+    def ready_capacity(self, sample: Demand, per_node: int) -> "ReadyByClass":
+        """Return what ready nodes would hold of a demand for GPUs. Selections share the answer."""
+        key = sample.gpu_model, sample.gpu_memory_mb, sample.gpu_count, sample.gpu_share, per_node
         found = self._ready.get(key)
         if found is None:
-            found = self._ready[key] = _ReadyByClass(self, sample, cache.per_node)
+            found = self._ready[key] = ReadyByClass(self, sample, per_node)
         return found
 
     def counts(self, node_class: NodeClass) -> Mapping[str, int]:
@@ -112,18 +111,31 @@ class NodeClassStatus:
         return Reason(ReasonCode.NODES_PAUSED, {"paused": len(pauses), **facts})
 
 
-class _ReadyByClass(dict[NodeClass, _ReadyCapacity]):
+class ReadyByClass(dict[NodeClass, ReadyCapacity]):
     """Capacity of the ready nodes of classes for one demand for GPUs, made when a class is first asked for."""
 
     def __init__(self, class_status: NodeClassStatus, sample: Demand, per_node: int) -> None:
         super().__init__()
         self._class_status, self._sample, self._per_node = class_status, sample, per_node
 
-    def __missing__(self, node_class: NodeClass) -> _ReadyCapacity:
+    def __missing__(self, node_class: NodeClass) -> ReadyCapacity:
         ready, has = self._class_status.counts(node_class)[_READY], node_class.inventory
         slots = min(self._class_status.slots(node_class, self._sample), self._per_node)
-        row = self[node_class] = _ReadyCapacity(slots, has.cpus, has.memory_mb, ready)
+        row = self[node_class] = ReadyCapacity(slots, has.cpus, has.memory_mb, ready)
         return row
+
+    def hold(self, demand: Demand, classes: Iterable[NodeClass]) -> bool:
+        """Return whether the ready nodes of these classes would hold a demand with these GPUs if nothing ran there."""
+        tasks, cpus, memory_mb, found = demand.tasks, demand.cpus, demand.memory_mb, 0
+        for here, has_cpus, has_memory, nodes in map(self.__getitem__, classes):
+            if cpus and here * cpus > has_cpus:
+                here = has_cpus // cpus
+            if memory_mb and here * memory_mb > has_memory:
+                here = has_memory // memory_mb
+            found += here * nodes
+            if found >= tasks:
+                return True
+        return False
 
 
 class Satisfiability:
@@ -134,20 +146,26 @@ class Satisfiability:
     def __init__(self, class_status: NodeClassStatus, cache: DemandCache) -> None:
         self._class_status = class_status
         self._cache = cache
-        self._ready = class_status.ready_capacity(cache)
+        self._ready = class_status.ready_capacity(cache.sample, cache.per_node)
+
+    def largest(self, shapes: int) -> ReadyCapacity:
+        """Return the capacity of some ready nodes, which would hold most of so many shapes if they were empty.
+
+        Of as many nodes with equal capacity as pays for so many shapes: those that only labels tell apart count as one.
+        """
+        classes = self._cache.candidates.admitted.classes
+        if shapes < len(classes):
+            return self._ready[classes[0]]
+        nodes: dict[tuple[int, int, int], int] = {}
+        for slots, cpus, memory_mb, count in map(self._ready.__getitem__, classes):
+            nodes[slots, cpus, memory_mb] = nodes.get((slots, cpus, memory_mb), 0) + count
+        (slots, cpus, memory_mb), count = max(nodes.items(), key=lambda each: (each[1], each[0]))
+        return ReadyCapacity(slots, cpus, memory_mb, count)
 
     def never(self, demand: Demand) -> Reason | None:
         """Return why the nodes that are ready wouldn't hold it even if they were empty; None when they would."""
-        tasks, cpus, memory_mb, found = demand.tasks, demand.cpus, demand.memory_mb, 0
-        for here, has_cpus, has_memory, nodes in map(self._ready.__getitem__, self._cache.candidates.admitted.classes):
-            if cpus and here * cpus > has_cpus:
-                here = has_cpus // cpus
-            if memory_mb and here * memory_mb > has_memory:
-                here = has_memory // memory_mb
-            found += here * nodes
-            if found >= tasks:
-                return None
-        return self._why(demand)
+        holds = self._ready.hold(demand, self._cache.candidates.admitted.classes)
+        return None if holds else self._why(demand)
 
     def _why(self, demand: Demand) -> Reason:
         admitted = self._cache.candidates.admitted

@@ -3,43 +3,38 @@
 The rules D1 to D10 stand in `decide`.
 """
 
-from collections.abc import Iterator, Sequence
-from itertools import chain, islice
+from collections.abc import Container, Iterator, Sequence
+from itertools import islice
 from typing import Final
 
 from stoker.brain.domain.allocation import Claim
 from stoker.brain.domain.demand import Demand, Shape
-from stoker.brain.domain.ids import JobId, NodeName, TenantName
+from stoker.brain.domain.ids import JobId, NodeName
 from stoker.brain.domain.job import Job
 from stoker.brain.domain.partition import selection
 from stoker.brain.domain.plan import Place, Preempt
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.reason import Reason, ReasonCode
-from stoker.brain.domain.tenant import nodes_allowed
 from stoker.brain.domain.units import NEVER, Instant, later
-from stoker.brain.domain.where import Where, selects
+from stoker.brain.domain.where import selects
 from stoker.brain.engine import explain
 from stoker.brain.engine.backfill import Backfill
-from stoker.brain.engine.candidate_nodes import CandidateNodes
 from stoker.brain.engine.draft import Draft
 from stoker.brain.engine.fit import Search
 from stoker.brain.engine.gang import meeting, needs_rendezvous, number_ranks
-from stoker.brain.engine.gpu_choices import GpuChoices, GpuDemand, first_fits, fits_besides
+from stoker.brain.engine.gpu_choices import NOT_COUNTED, GpuChoices, first_fits, fits_besides
 from stoker.brain.engine.guarantee_hold import HELD_MAX, GuaranteeHold
 from stoker.brain.engine.preemptor import Preemptor, is_coming, lapses_at, start_on
 from stoker.brain.engine.queue_order import AllBut, Candidate, Hidden, QueueOrder, in_order
 from stoker.brain.engine.quota_order import FIRST, QuotaOrder
 from stoker.brain.engine.reservation import ReservationBook, ends_in_ms
 from stoker.brain.engine.satisfiability import NodeClassStatus
-from stoker.brain.engine.shares import caches_for, search_of
-from stoker.brain.state.view import Bucket, SelectedNodes, View
+from stoker.brain.engine.shares import search_of
+from stoker.brain.engine.sift import Sift
+from stoker.brain.state.view import Bucket, View
 
 TRIES_PER_RESERVATION: Final = 4
 """Jobs that may be found to wait for nodes, not for ends, for each reservation: each costs as much as one."""
-_NODES_PER_SHAPE: Final = 8
-"""Where a shape has no more nodes to itself, a table of what is free on them is cheaper than searches in vain."""
-
-
 _LATER: Final = Reason(ReasonCode.GUARANTEE_KEPT)
 """Stands for shapes whose round hasn't come."""
 
@@ -48,13 +43,13 @@ class SchedulingPass:
     """The state of one pass: what it has taken, and what it has learnt."""
 
     def __init__(self, view: View, policy: Policy, now: Instant, buckets: Sequence[Bucket]) -> None:
-        self.shape: Shape | None = None
-        """The one that is being decided on, which a fault is blamed on (D9); None = none in particular."""
+        self.deciding = explain.Deciding()
         self._view = view
         self._policy = policy
         self._now = now
         self._buckets = buckets
         self._draft = Draft(view, policy.gpu_sharers_max)
+        self._sift = Sift(view, self._draft, self.deciding)
         self.blocked: dict[Shape, GpuChoices | Reason] = {}
         """Shapes that are done with, and how a reason is found, or the reason."""
         self._fitting: dict[Shape, GpuChoices] = {}
@@ -66,8 +61,6 @@ class SchedulingPass:
         """The one job of a shape that has one."""
         self._tries_left = TRIES_PER_RESERVATION * policy.reservations_max
         self._backfill = Backfill(self.blocked, self._fitting)
-        self._nodes_allowed: dict[TenantName, Where] = {}
-        """Of each tenant that has jobs in the queue."""
         self._queue_order: QueueOrder | None = None
         """Made when a job first comes up: where none fits, nothing is to be ordered."""
         self._quota_order = QuotaOrder(view, buckets)
@@ -82,11 +75,6 @@ class SchedulingPass:
         self._preemptor = Preemptor(
             self._draft, view, policy, now, self._quota_order, self.reservations, self._guarantee_hold
         )
-        self._candidates: dict[SelectedNodes, CandidateNodes] = {}
-        self._gpu_choices: dict[GpuDemand, GpuChoices] = {}
-        """By what shapes say."""
-        self._distinct: dict[tuple[CandidateNodes, str, int, int, int, int], GpuChoices] = {}
-        """By what that means here: demands that the same GPUs serve have the same choices."""
         self._searches: dict[Shape, tuple[Search, ...]] = {}
         self._portless: dict[NodeName, None] = {}
         """Nodes whose address has no port left: they take no part in attempts that need one."""
@@ -99,66 +87,16 @@ class SchedulingPass:
         """Members that arrays may still start in this pass."""
 
     def sift(self) -> None:
-        """Block every shape for which there isn't enough capacity even now. The hottest loop of a long queue."""
-        blocked, fitting, known = self.blocked, self._fitting, self._gpu_choices
-        allowed = self._nodes_allowed
-        for bucket in self._buckets:
-            self.shape = shape = bucket.shape
-            demand = shape.demand
-            nodes = allowed.get(shape.tenant)
-            if nodes is None:
-                nodes = allowed[shape.tenant] = nodes_allowed(self._view.tenants, shape.tenant)
-            key = (
-                shape.where,
-                shape.partition,
-                nodes,
-                demand.gpu_model,
-                demand.gpu_memory_mb,
-                demand.gpu_count,
-                demand.gpu_share,
-                demand.tasks_per_node,
-            )
-            choices = known.get(key)
-            if choices is None:
-                choices = known[key] = self._gpu_choices_for(shape)
-            if demand.tasks > choices.at_most:
-                blocked[shape] = choices
-            elif shape not in fitting:
-                fitting[shape] = choices
-                choices.shapes.append(shape)
-        for choices in self._distinct.values():
-            if choices.shapes and len(choices.shapes) * _NODES_PER_SHAPE >= choices.last.node_count():
-                capacity = choices.last.capacity()
-                for shape in choices.shapes:
-                    self.shape = shape
-                    if not capacity.holds(shape.demand):
-                        blocked[shape] = choices
-
+        """Block every shape for which there isn't enough capacity even now."""
+        short: dict[Shape, GpuChoices] = {}
+        self._sift.sift(self._buckets, short, self._fitting)
+        self.blocked.update(short)
         if self._policy.reservations_max:
-            self._reservable = dict.fromkeys(blocked)
-
-    def _gpu_choices_for(self, shape: Shape) -> GpuChoices:
-        candidates, demand = self._candidates_of(shape), shape.demand
-        memory_mb = demand.gpu_memory_mb
-        if not demand.shares:  # what a share asks for is its bound too
-            memory_mb = candidates.gpu_memory(demand.gpu_model, memory_mb)
-        key = candidates, demand.gpu_model, memory_mb, demand.gpu_count, demand.gpu_share, demand.tasks_per_node
-        choices = self._distinct.get(key)
-        if choices is None:
-            choices = self._distinct[key] = GpuChoices(caches_for(candidates, demand))
-        return choices
-
-    def _candidates_of(self, shape: Shape) -> CandidateNodes:
-        """D7. A partition that is gone adds nothing."""
-        admitted = self._view.admitted(selection(self._view.partitions, self._view.tenants, shape))
-        candidates = self._candidates.get(admitted)
-        if candidates is None:
-            candidates = self._candidates[admitted] = CandidateNodes(self._draft, admitted)
-        return candidates
+            self._reservable = dict.fromkeys(short)
 
     def begin_placing(self) -> bool:
         """Begin the one round of jobs that stand first by quota."""
-        self.shape = None
+        self.deciding.shape = None
         if self._standing >= FIRST:
             return False
         self._standing = FIRST
@@ -169,14 +107,13 @@ class SchedulingPass:
 
         Also where nothing of that standing fits: what may get a reservation comes up for it.
         """
-        self.shape = None
-        standings = map(self._quota_order.standing, chain(self._later, self._reservable))
-        following = min((standing for standing in standings if standing > self._standing), default=None)
+        self.deciding.shape = None
+        following = self._quota_order.next_standing(self._standing, self._later, self._reservable)
         if following is None:
             return False
         self._standing = following
         self._hold()
-        self.shape = None
+        self.deciding.shape = None
         for shape in self._later:
             del self.blocked[shape]
         self._borrowers.update(self._later)
@@ -188,7 +125,7 @@ class SchedulingPass:
         offered = {bucket.shape for bucket in self._buckets} if self._view.claims else ()
         for claim in self._view.claims.values():
             job = self._view.job(claim.job)
-            self.shape = shape = job.spec.shape
+            self.deciding.shape = shape = job.spec.shape
             if (
                 shape not in offered
                 or self._now > lapses_at(claim, self._policy)
@@ -205,7 +142,7 @@ class SchedulingPass:
             else:
                 self._note_placed(Candidate(job.id, shape, job.array_of, False), place)
                 yield place
-        self.shape = None
+        self.deciding.shape = None
 
     def _admits(self, shape: Shape, claim: Claim) -> bool:
         """Whether the job may still run on the nodes of its claim (D7): labels, taints and lists change."""
@@ -214,7 +151,7 @@ class SchedulingPass:
 
     def begin_preempting(self) -> bool:
         """Begin the one round of blocked jobs that others may have to give way to, and that haven't come up."""
-        self.shape = None
+        self.deciding.shape = None
         if self._preempting:
             return False
         self._preempting = True
@@ -240,7 +177,7 @@ class SchedulingPass:
 
     def begin_backfill(self) -> bool:
         """Begin the round of jobs that are over before the next reservation, the latest first. False = none is left."""
-        self.shape = None
+        self.deciding.shape = None
         self._backfill.end_round()
         times = self.reservations.backfill_times()
         if not times or self._backfill.looks_left <= 0:
@@ -278,26 +215,53 @@ class SchedulingPass:
         if not isinstance(choices, GpuChoices) or self._quota_order.limit_reached(shape) is not None:
             return
         self._tries_left -= 1
-        if self.reservations.reserve(candidate.job, shape.demand, choices.last.candidates):
+        if self.reservations.reserve(candidate.job, shape.demand, choices.candidates):
             self._reserved_for[shape] = candidate.job
         if self.reservations.is_full or self._tries_left <= 0:
             self._reservable.clear()
+            self._block_what_is_short()
+
+    def _block_what_is_short(self) -> None:
+        """Block the shapes for which reservations left too few GPUs, so that thousands needn't come up for it."""
+        if self._quota_order.is_busy or self._preemptor.may_help_any():
+            return  # then more than GPUs may be said of them
+        short: dict[Shape, GpuChoices] = {}
+        self._sift.block_what_is_short(short, self._placed)  # of those that were placed no more jobs may wait
+        for shape, choices in short.items():
+            self.blocked.setdefault(shape, choices)
 
     def in_order(self) -> Iterator[Candidate]:
         """Yield the jobs that come up in this round."""
         if self._queue_order is None:
-            self._queue_order = QueueOrder(self._view, self._policy, self._now, self._nodes_allowed)
+            self._queue_order = QueueOrder(self._view, self._policy, self._now, self._sift.nodes_allowed)
+        order, quota = self._queue_order, self._quota_order
         if self._preempting:
-            yield from in_order(self._queue_order, self._buckets, AllBut(self._may_preempt))
+            yield from in_order(order, self._buckets, AllBut(self._may_preempt), self._may_preempt_among)
         elif self._backfill.until == NEVER:
-            comes_up = self._may_reserve if self._quota_order.is_busy else self._reservable.__contains__
-            hidden = Hidden(self.blocked, comes_up) if self._reservable else self.blocked
-            yield from in_order(self._queue_order, self._buckets, hidden)
+            comes_up = self._may_reserve if quota.is_busy else self._reservable.__contains__
+            yield from in_order(order, self._buckets, Hidden(self.blocked, comes_up), self._may_come_up_among)
         else:
-            comes_up = self._backfill.comes_up if self._quota_order.is_busy else self._backfill.comes_up_in_time
-            for candidate in in_order(self._queue_order, self._buckets, Hidden(self.blocked, comes_up)):
+            comes_up = self._backfill.comes_up if quota.is_busy else self._backfill.comes_up_in_time
+            hidden = Hidden(self.blocked, comes_up)
+            for candidate in in_order(order, self._buckets, hidden, lambda: self._fitting):
                 self._backfill.unblock(candidate.shape)
                 yield candidate
+
+    def _may_come_up_among(self) -> Container[Shape]:
+        """Shapes that aren't blocked, and those that may get a reservation or have others give way."""
+        among = {shape: None for shape in self._fitting if shape not in self.blocked}
+        if not self._quota_order.is_busy:
+            among.update(self._reservable)
+        elif self._reservable:
+            for group, shapes in self._quota_order.groups.items():
+                if self._quota_order.standing_of(group) <= self._standing or self._preemptor.may_help_group(group):
+                    among.update(shapes)
+        return among
+
+    def _may_preempt_among(self) -> Container[Shape]:
+        """Shapes of groups to which others may have to give way."""
+        groups = self._quota_order.groups.items()
+        return {shape: None for group, shapes in groups if self._preemptor.may_help_group(group) for shape in shapes}
 
     def _may_reserve(self, shape: Shape) -> bool:
         """Whether a blocked shape comes up for a reservation, or since others may have to give way."""
@@ -326,7 +290,7 @@ class SchedulingPass:
                 order.charge(shape, used)
         gone: dict[Shape, int] = {}
         for bucket in sorted(self._waiting_before(), key=self._rank):
-            self.shape = shape = bucket.shape
+            self.deciding.shape = shape = bucket.shape
             if shape not in gone:
                 gone[shape] = self._placed.get(shape, 0) + held.jobs.get(shape, 0)
             waiting = self._waiting(bucket, gone[shape])
@@ -344,12 +308,13 @@ class SchedulingPass:
         nodes = self.reservations.release(job) if job is not None else ()
         choices = self.blocked[shape]
         assert isinstance(choices, GpuChoices), f"a job waits for more than nodes, and its standing is held: {shape}"
-        return self._guarantee_hold.hold(choices.last.candidates, shape, nodes)
+        return self._guarantee_hold.hold(choices.candidates, shape, nodes)
 
     def _waiting_before(self) -> Iterator[Bucket]:
-        for bucket in self._buckets:
-            is_blocked = isinstance(self.blocked.get(bucket.shape), GpuChoices)
-            if is_blocked and self._quota_order.standing(bucket.shape) < self._standing:
+        order = self._quota_order
+        before = {group for group in order.groups if order.standing_of(group) < self._standing}
+        for bucket in self._buckets if before else ():
+            if bucket.shape.quota_group in before and isinstance(self.blocked.get(bucket.shape), GpuChoices):
                 yield bucket
 
     def _waiting(self, bucket: Bucket, gone: int) -> int:
@@ -379,7 +344,7 @@ class SchedulingPass:
         """Return the placement, with all it takes taken; or None, and the shape is blocked."""
         shape = candidate.shape
         choices = self._fitting[shape]
-        placed = self._place(candidate, choices) if shape.demand.tasks <= choices.last.at_most() else None
+        placed = self._place(candidate, choices) if choices.may_hold(shape.demand.tasks) else None
         if placed is None:
             self.blocked[shape] = choices
             if not self.is_backfilling and not self.reservations.is_full and self._tries_left > 0:
@@ -438,7 +403,7 @@ class SchedulingPass:
 
     def reasons(self) -> dict[Shape, Reason]:
         """Return why each blocked shape waits, now that the pass is over."""
-        self.shape = None
+        self.deciding.shape = None
         self._gpus_held = self._guarantee_hold.gpus
         self._guarantee_hold.give_back()
         self.reservations.give_back()
@@ -446,26 +411,49 @@ class SchedulingPass:
             if shape in self._fitting:
                 self.blocked.setdefault(shape, self._fitting[shape])
         reasons: dict[Shape, Reason] = {}
+        by_choices: dict[GpuChoices, list[Shape]] = {}
         for shape, found in self.blocked.items():
-            self.shape = shape
-            reasons[shape] = self._said(shape, found) if isinstance(found, Reason) else self._why(shape, found)
+            if isinstance(found, GpuChoices):
+                by_choices.setdefault(found, []).append(shape)
+            elif found.code is ReasonCode.BUDGET_SPENT:
+                reasons[shape] = found
+            else:  # what was found on the way, with the numbers of the end where there are any
+                self.deciding.shape = shape
+                limit = self._quota_order.limit_reached(shape)
+                if limit is not None:
+                    reasons[shape] = limit
+                else:
+                    by_choices.setdefault(self._fitting[shape], []).append(shape)
+        # Where all was given back, what was counted at the start needn't be counted anew for each of ten thousand.
+        is_as_before, shortage = self._draft.has_numbers_of_view(), explain.GpuShortage(self._class_status)
+        for choices, shapes in by_choices.items():
+            if len(shapes) == 1:  # as where each has a selection of its own: a table for each would cost ten times more
+                shape = self.deciding.shape = shapes[0]
+                packed = choices.packed_at_start() if is_as_before else choices.packed_now()
+                if packed != NOT_COUNTED:
+                    reason = shortage.why(choices.numbers, packed, choices.admitted.classes, shape.demand)
+                    if reason is not None:
+                        reasons[shape] = reason
+                        continue
+            reasons.update(zip(shapes, self._whys(shapes, choices), strict=True))
         return reasons
 
-    def _said(self, shape: Shape, reason: Reason) -> Reason:
-        """What was found on the way, with the numbers of the end where there are any."""
-        if reason.code is ReasonCode.BUDGET_SPENT:
-            return reason
-        return self._quota_order.limit_reached(shape) or self._why(shape, self._fitting[shape])
-
-    def _why(self, shape: Shape, choices: GpuChoices) -> Reason:
+    def _whys(self, shapes: Sequence[Shape], choices: GpuChoices) -> Sequence[Reason]:
+        self.deciding.shape = shapes[0]
+        if not choices.admitted.classes:
+            return [explain.none_selected(self._view, shape) for shape in shapes]
         if choices.waiting is None:
-            if not choices.last.candidates.admitted.classes:
-                return explain.none_selected(self._view, shape)
             choices.waiting = explain.WaitExplanation(self._class_status, choices.last)
-        reason = choices.waiting.why(shape.demand)
-        if reason is None and shape in self._borrowers and self._guarantee_hold.withdrawn:
+        found = choices.waiting.whys(shapes, self.deciding)
+        return [reason or self._kept_from(shape, choices) for shape, reason in zip(shapes, found, strict=True)]
+
+    def _kept_from(self, shape: Shape, choices: GpuChoices) -> Reason:
+        """Why a shape waits that fits into all that is free (X4, X8)."""
+        self.deciding.shape = shape
+        assert choices.waiting is not None, "whether it fits was asked there"
+        if shape in self._borrowers and self._guarantee_hold.withdrawn:
             return explain.guarantee_kept(choices.waiting.gpus_free, self._gpus_held, shape.demand)
-        return reason or self._no_port(shape.demand, choices) or self._reserved()
+        return self._no_port(shape.demand, choices) or self._reserved()
 
     def _no_port(self, demand: Demand, choices: GpuChoices) -> Reason | None:
         """Everything else would be there; None = so would a port."""
@@ -481,7 +469,7 @@ class SchedulingPass:
         return explain.no_free_port(self._view.nodes[barred].inventory.address, self._policy)
 
     def _reserved(self) -> Reason:
-        assert self.reservations.kept_anything, f"blocked, and nothing is short: {self.shape}"
+        assert self.reservations.kept_anything, f"blocked, and nothing is short: {self.deciding.shape}"
         if self._kept_for_others is None:
             self._kept_for_others = explain.reserved(self.reservations.gpus_kept, self.reservations.made)
         return self._kept_for_others

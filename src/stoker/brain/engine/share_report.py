@@ -136,20 +136,20 @@ class _Shares:
 def _next(view: View, order: QueueOrder, buckets: Sequence[Bucket]) -> tuple[NextJob | None, str]:
     """The job that is next (S3), and why."""
     quota = QuotaOrder(view, buckets)
-    heads = [head for head in order.heads(buckets, ()) if quota.limit_reached(head[2][0].shape) is None]
+    heads = [head for head in order.heads(buckets) if quota.limit_reached(head[2].shape) is None]
     if not heads:
         limited = "all jobs in the queue wait at a limit of their tenant or class" if buckets else "nothing waits"
         return None, limited
-    first = min(heads, key=lambda head: (quota.standing(head[2][0].shape), head))
-    _, job_id, (_, array, _) = first
+    first = min(heads, key=lambda head: (quota.standing(head[2].shape), head))
+    _, job_id, _, array, _ = first
     job = view.job(array or job_id)
     found = NextJob(job_id, job.spec.tenant, order.priority(job))
-    if first is not heads[0] and quota.standing(first[2][0].shape) < quota.standing(heads[0][2][0].shape):
+    if quota.standing(first[2].shape) < quota.standing(min(heads)[2].shape):
         return (
             found,
             f"it is within a guarantee that tenant {found.tenant} or its class has, which goes before priority",
         )
-    return found, _why(order, found, dict.fromkeys([head[2][0].shape.tenant for head in heads]))
+    return found, _why(order, found, dict.fromkeys([head[2].shape.tenant for head in heads]))
 
 
 def _why(order: QueueOrder, found: NextJob, waiting: Collection[TenantName]) -> str:

@@ -21,16 +21,22 @@ from stoker.brain.domain.gpu import WHOLE_GPU, SharedGpu
 from stoker.brain.domain.ids import NodeName
 from stoker.brain.domain.node import Free
 from stoker.brain.engine.candidate_nodes import CandidateNodes
-from stoker.brain.engine.demand_cache import CapacityRow, DemandCache, GpuCapacity, mixing_helps
+from stoker.brain.engine.demand_cache import CapacityRow, DemandCache, GpuCapacity, GpuNumbers, mixing_helps
 from stoker.brain.engine.fit import NodeFit, Search
 
 
-def caches_for(candidates: CandidateNodes, demand: Demand) -> tuple[DemandCache, ...]:
-    """Return the ways in which the demand may be served: of one model per task, and where that could help, mixed."""
+def caches_for(
+    candidates: CandidateNodes, demand: Demand, numbers: GpuNumbers | None = None
+) -> tuple[DemandCache, ...]:
+    """Return the ways in which the demand may be served: of one model per task, and where that could help, mixed.
+
+    `numbers` are those of the demand, if selections share them.
+    """
     if demand.shares:
         return (ShareCache(candidates, demand, mixed=False),)
-    mixes = (False, True) if mixing_helps(candidates, demand) else (False,)
-    return tuple(DemandCache(candidates, demand, mixed=mixed) for mixed in mixes)
+    if not mixing_helps(candidates, demand):
+        return (DemandCache(candidates, demand, mixed=False, numbers=numbers),)
+    return tuple(DemandCache(candidates, demand, mixed=mixed) for mixed in (False, True))
 
 
 def search_of(cache: DemandCache, demand: Demand, barred: Collection[NodeName] = ()) -> Search:

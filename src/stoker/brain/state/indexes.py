@@ -5,13 +5,10 @@ new record, undo what the old one contributed and add what the new one does. `re
 and a test holds the two against each other after every event.
 """
 
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, insort
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Generic, TypeVar
 
 from stoker.brain.domain.allocation import TaskPlacement
-from stoker.brain.domain.demand import Shape
 from stoker.brain.domain.gpu import WHOLE_GPU, SharedGpu
 from stoker.brain.domain.ids import GpuUuid, JobId, NodeName, TenantName
 from stoker.brain.domain.job import Attempt, Job
@@ -22,6 +19,7 @@ from stoker.brain.domain.tenant import Tenant
 from stoker.brain.domain.units import NEVER, Instant, later
 from stoker.brain.state.arrays import Tallies
 from stoker.brain.state.dependencies import Dependents
+from stoker.brain.state.job_queues import Agenda, Ascending, QueueKey, Queues, queue_key, requeue
 from stoker.brain.state.node_classes import NodeClasses, kinds_of
 from stoker.brain.state.notices import DueNotices
 from stoker.brain.state.usage_ledger import UsageLedger
@@ -30,56 +28,10 @@ from stoker.brain.state.view import GpuKinds, SharedRest
 TaskId = tuple[JobId, int, int]
 """(job, attempt, rank)"""
 
-_Offered = tuple[int, Shape, Instant]
-"""Base priority, shape, and the time to begin of who was told one: so that in each list ids come in order of age."""
-
-_ArrayMemberEntry = tuple[JobState | None, _Offered | None]
+_ArrayMemberEntry = tuple[JobState | None, QueueKey | None]
 """What a job is shown as, and under which key it is offered to the engine."""
 
-_Offers = dict[_Offered, "Ascending[JobId]"]
-
 _LIMITED = frozenset({JobState.STARTING, JobState.RUNNING})
-
-
-_Entry = TypeVar("_Entry", JobId, tuple[Instant, JobId])
-
-
-@dataclass(slots=True)
-class Ascending(Generic[_Entry]):
-    """Entries in ascending order. Most arrive at the end and leave at the front, which a plain list does well."""
-
-    entries: list[_Entry] = field(default_factory=list)
-
-    def __len__(self) -> int:
-        return len(self.entries)
-
-    def add(self, entry: _Entry) -> None:
-        if not self.entries or entry > self.entries[-1]:
-            self.entries.append(entry)
-        else:
-            insort(self.entries, entry)
-
-    def remove(self, entry: _Entry) -> None:
-        at = bisect_left(self.entries, entry)
-        assert self.entries[at : at + 1] == [entry], f"{entry} is not in this index"
-        del self.entries[at]
-
-
-class Agenda(Ascending[tuple[Instant, JobId]]):
-    """Jobs by the time at which they are due, earliest first."""
-
-    __slots__ = ()
-
-    def head(self) -> Instant | None:
-        return self.entries[0][0] if self.entries else None
-
-    def due(self, now: Instant) -> list[JobId]:
-        """Return the jobs that are due at `now` or were before."""
-        return [job for _, job in self.entries[: bisect_right(self.entries, now, key=_at)]]
-
-
-def _at(entry: tuple[Instant, JobId]) -> Instant:
-    return entry[0]
 
 
 class Indexes:
@@ -91,9 +43,9 @@ class Indexes:
         self._nodes = nodes
         self._jobs = jobs
         self.by_state: dict[JobState, Ascending[JobId]] = {state: Ascending() for state in JobState}
-        self.waiting: _Offers = {}
+        self.waiting: Queues = {}
         """Jobs that the engine may place."""
-        self.waiting_arrays: _Offers = {}
+        self.waiting_arrays: Queues = {}
         """Arrays that may start another member."""
         self.arrays = Tallies(jobs)
         self.dependents = Dependents(jobs)
@@ -187,7 +139,7 @@ class Indexes:
             self._follow_array(changed.id)
         else:
             self._follow_state(changed.id, _state(old), _state(new))
-            self._offer(self.waiting, changed.id, _offered(old), _offered(new))
+            requeue(self.waiting, changed.id, queue_key(old), queue_key(new))
             if changed.array_of in self._jobs:
                 self._follow_array(changed.array_of)
         self._follow_agendas(old, new)
@@ -222,27 +174,17 @@ class Indexes:
         new: _ArrayMemberEntry = (None, None)
         if job is not None:
             lazy = job.members is not None and job.members.lazy and self.arrays.slots_left(job) != 0
-            new = self.arrays.shown(job), _offered(job) if lazy else None
+            new = self.arrays.shown(job), queue_key(job) if lazy else None
         shown_before, offered_before = self._of_array.pop(array, (None, None))
         self._follow_state(array, shown_before, new[0])
         self.running_arrays += (new[0] is JobState.RUNNING) - (shown_before is JobState.RUNNING)
-        self._offer(self.waiting_arrays, array, offered_before, new[1])
+        requeue(self.waiting_arrays, array, offered_before, new[1], arrays=True)
         if job is not None:
             self._of_array[array] = new
         if job is not None and self.arrays.is_over(job):
             self.over[array] = None
         else:
             self.over.pop(array, None)
-
-    def _offer(self, offers: _Offers, job: JobId, was: _Offered | None, now: _Offered | None) -> None:
-        if was == now:
-            return
-        if was:
-            offers[was].remove(job)
-            if not offers[was].entries:
-                del offers[was]
-        if now:
-            offers.setdefault(now, Ascending()).add(job)
 
     def _follow_agendas(self, old: Job | None, new: Job | None) -> None:
         for agenda, due in (
@@ -434,13 +376,6 @@ def _is_open(job: Job | None) -> bool | None:
 
 def _live(job: Job | None) -> Attempt | None:
     return job.live_attempt if job else None
-
-
-def _offered(job: Job | None) -> _Offered | None:
-    if job is None or job.state is not JobState.PENDING or job.not_before != NEVER or job.blocked:
-        return None
-    spec = job.spec
-    return spec.priority, spec.shape, spec.begin if spec.begin > job.submitted_at else NEVER
 
 
 def _delay(job: Job | None) -> Instant | None:

@@ -63,8 +63,7 @@ class QuotaLimits:
         self.pools = pools
         self.gpu_milli = gpu_milli
         self._known: dict[Shape, tuple[QuotaLimit, ...]] = {}
-        self._of_path: dict[TenantName, list[tuple[TenantName, int, int]]] = {}
-        """Tenant, field of an Amount and limit, of a tenant and of those above it."""
+        self._of_path: dict[TenantName, Sequence[tuple[TenantName, int, int]]] = {}
 
     def before(self, shape: Shape, usage: UsageTotals) -> Reason | None:
         """Return the limit that keeps one more job of this shape from starting now; None = none."""
@@ -85,12 +84,17 @@ class QuotaLimits:
             limits = self._known[shape] = tuple(self._limits_on(shape))
         return limits
 
-    def _limits_on(self, shape: Shape) -> list[QuotaLimit]:
-        limits = self._of_path.get(shape.tenant)
+    def of_path(self, name: TenantName) -> Sequence[tuple[TenantName, int, int]]:
+        """Return tenant, field of an Amount and limit, of a tenant and of those above it."""
+        limits = self._of_path.get(name)
         if limits is None:
-            path = path_of(self._tenants, shape.tenant)
+            path = path_of(self._tenants, name)
             limits = [(tenant.name, at, limit) for tenant in path for at, limit in limits_of(tenant.quota)]
-            self._of_path[shape.tenant] = limits
+            self._of_path[name] = limits
+        return limits
+
+    def _limits_on(self, shape: Shape) -> list[QuotaLimit]:
+        limits = self.of_path(shape.tenant)
         if not limits:
             return []
         more = needs(shape.demand)

@@ -1,6 +1,7 @@
 """View of a ClusterState for the engine: the one implementation of `view.View` over live state."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
+from itertools import chain
 from operator import is_not
 
 from stoker.brain.domain.allocation import Claim, TaskPlacement
@@ -53,12 +54,11 @@ class StateView:
         self.by_free: Mapping[GpuKinds, Mapping[int, Sequence[NodeName]]] = indexes.by_free
 
     def pending(self) -> Iterable[Bucket]:
-        for (priority, shape, _), jobs in self._indexes.waiting.items():
-            if shape not in self._set_aside:
-                yield Bucket(priority, shape, jobs.entries)
-        for (priority, shape, _), ids in self._indexes.waiting_arrays.items():
-            if shape not in self._set_aside:
-                yield Bucket(priority, shape, (), ids.entries)
+        offers = chain(self._indexes.waiting.values(), self._indexes.waiting_arrays.values())
+        buckets = [offer.bucket for offer in offers]
+        if not self._set_aside:
+            return buckets
+        return [bucket for bucket in buckets if bucket.shape not in self._set_aside]
 
     def running(self, now: Instant) -> Iterator[RunningJob]:
         for job in sorted(live_jobs(self._state), key=lambda job: job.id):

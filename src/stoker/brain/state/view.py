@@ -74,6 +74,11 @@ class SelectedNodes(msgspec.Struct, frozen=True, eq=False, dict=True):
             found.setdefault(each.kinds, []).append(each)
         return {kinds: found[kinds] for kinds in sorted(found)}
 
+    @cached_property
+    def kinds(self) -> Sequence[GpuKinds]:
+        """The kinds of their GPUs, sorted."""
+        return [*self.by_kinds]
+
 
 class RunningJob(NamedTuple):
     """A job that holds resources, and what its end would free."""

@@ -1,0 +1,106 @@
+"""Sifting of the queue: which shapes have no capacity when a pass begins, and by which GPUs each may be served.
+
+A pass only takes, until reservations are given back; so what doesn't fit at its start needn't come up to be placed.
+
+Limits: about 0.5 us per bucket, and 5 us per selection of nodes.
+"""
+
+from collections.abc import Sequence
+
+from stoker.brain.domain.demand import GpuDemand, Shape
+from stoker.brain.domain.ids import TenantName
+from stoker.brain.domain.partition import selection
+from stoker.brain.domain.tenant import nodes_allowed
+from stoker.brain.domain.where import ANYWHERE, Where
+from stoker.brain.engine.candidate_nodes import CandidateNodes
+from stoker.brain.engine.demand_cache import GpuNumbers
+from stoker.brain.engine.draft import Draft
+from stoker.brain.engine.explain import Deciding
+from stoker.brain.engine.gpu_choices import GpuChoices
+from stoker.brain.state.view import Bucket, SelectedNodes, View
+
+
+class Sift:
+    """The shapes of the queue of one pass, and the GPUs that may serve them."""
+
+    def __init__(self, view: View, draft: Draft, deciding: Deciding) -> None:
+        self._view, self._draft, self._deciding = view, draft, deciding
+        self.nodes_allowed: dict[TenantName, Where] = {}
+        """Of each tenant that has jobs in the queue."""
+        self._known: dict[Where, dict[GpuDemand, GpuChoices]] = {}
+        """By the nodes that a tenant may use, and what a shape says."""
+        self._distinct: dict[tuple[SelectedNodes, GpuNumbers], GpuChoices] = {}
+        """By what that means here: demands that the same GPUs serve have the same choices."""
+        self._candidates: dict[SelectedNodes, CandidateNodes] = {}
+        self._numbers: dict[tuple[str | int, ...], GpuNumbers] = {}
+        """By demand for GPUs."""
+
+    def sift(
+        self, buckets: Sequence[Bucket], blocked: dict[Shape, GpuChoices], fitting: dict[Shape, GpuChoices]
+    ) -> None:
+        """Add to `blocked` each shape for which there isn't enough capacity even now. The hottest loop of a long queue.
+
+        To `fitting` is added each for which there are enough GPUs, also where CPUs or memory are short.
+        """
+        deciding, of_tenants = self._deciding, dict[TenantName, dict[GpuDemand, GpuChoices]]()
+        for bucket in buckets:
+            deciding.shape = shape = bucket.shape
+            known = of_tenants.get(shape.tenant)
+            if known is None:
+                known = of_tenants[shape.tenant] = self._known_of(shape.tenant)
+            asked = shape.gpu_demand
+            choices = known.get(asked)
+            if choices is None:
+                choices = known[asked] = self._choices_for(shape, self.nodes_allowed[shape.tenant])
+            tasks = shape.demand.tasks
+            if tasks > choices.at_most or not choices.may_have_held(tasks):
+                blocked[shape] = choices
+            elif shape not in fitting:
+                fitting[shape] = choices
+                choices.shapes.append(shape)
+        for choices in self._distinct.values():
+            if choices.shapes and choices.pays_for_table():
+                capacity = choices.last.capacity()
+                for shape in choices.shapes:
+                    deciding.shape = shape
+                    if not capacity.holds(shape.demand):
+                        blocked[shape] = choices
+
+    def block_what_is_short(self, blocked: dict[Shape, GpuChoices], besides: dict[Shape, int]) -> None:
+        """Add to `blocked` each shape for which there aren't enough GPUs any more, but those `besides`."""
+        for choices in self._distinct.values():
+            at_most = choices.at_most_now() if choices.shapes else 0
+            for shape in choices.shapes:
+                if shape.demand.tasks > at_most and shape not in besides:
+                    blocked.setdefault(shape, choices)
+
+    def _known_of(self, tenant: TenantName) -> dict[GpuDemand, GpuChoices]:
+        nodes = self.nodes_allowed[tenant] = nodes_allowed(self._view.tenants, tenant)
+        return self._known.setdefault(nodes, {})
+
+    def _choices_for(self, shape: Shape, nodes: Where) -> GpuChoices:
+        admitted, demand = self._admitted_to(shape, nodes), shape.demand
+        asked = shape.gpu_demand[2:]
+        if demand.gpu_memory_mb and not demand.shares:  # what a share asks for is its bound too
+            memory_mb = self._candidates_of(admitted).gpu_memory(demand.gpu_model, demand.gpu_memory_mb)
+            asked = asked[0], memory_mb, *asked[2:]
+        numbers = self._numbers.get(asked)
+        if numbers is None:
+            numbers = self._numbers[asked] = GpuNumbers(self._draft, demand)
+        choices = self._distinct.get((admitted, numbers))
+        if choices is None:
+            choices = self._distinct[admitted, numbers] = GpuChoices(admitted, demand, numbers, self._candidates_of)
+        return choices
+
+    def _admitted_to(self, shape: Shape, nodes: Where) -> SelectedNodes:
+        """D7. A partition that is gone adds nothing."""
+        where = shape.where
+        if shape.partition or nodes != ANYWHERE:
+            where = selection(self._view.partitions, self._view.tenants, shape)
+        return self._view.admitted(where)
+
+    def _candidates_of(self, admitted: SelectedNodes) -> CandidateNodes:
+        candidates = self._candidates.get(admitted)
+        if candidates is None:
+            candidates = self._candidates[admitted] = CandidateNodes(self._draft, admitted)
+        return candidates
