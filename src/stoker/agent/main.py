@@ -25,7 +25,8 @@ from stoker.adapters.gpu_probe.scripted_faults import ScriptedDevices
 from stoker.adapters.logs import StructuredTelemetry, library_logs
 from stoker.agent.daemon import Daemon
 from stoker.agent.fence import FileFence
-from stoker.agent.gpu_monitor import GpuMonitor, MetricsSource, NothingToAsk
+from stoker.agent.gpu_health import GpuHealth, HealthRules
+from stoker.agent.gpu_monitor import GpuMonitor, HealthFile, MetricsSource, NothingToAsk
 from stoker.agent.identity import NAME as IDENTITY_NAME
 from stoker.agent.identity import Identity, IdentityFile, root_shown, with_addresses
 from stoker.agent.instructions import TaskRules
@@ -34,6 +35,7 @@ from stoker.agent.link_grpc import GrpcLink, join
 from stoker.agent.machine import (
     GpuWatch,
     account_variables,
+    boot_id,
     check_limits,
     check_site_programs,
     describe,
@@ -42,7 +44,7 @@ from stoker.agent.machine import (
 )
 from stoker.agent.ports import AgentPorts, LinkDown, LinkRefused
 from stoker.agent.runner.process.kernel import give_back_memory
-from stoker.agent.runner.process.procfs import threads_of
+from stoker.agent.runner.process.procfs import process_name, threads_of
 from stoker.agent.runner_socket import RunnerSocket
 from stoker.agent.settings import AgentSettings, job_limits
 from stoker.agent.task_ports import TaskPorts
@@ -51,6 +53,7 @@ from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.gpu_telemetry import GpuLook
 from stoker.brain.domain.ids import GpuUuid, NodeName
 from stoker.brain.domain.node import ROOT
+from stoker.brain.domain.report import Registration
 from stoker.brain.domain.units import NEVER, Instant, utc_text
 from stoker.ports import Clock, Entropy, GpuProbe, ProbeResult, Telemetry
 
@@ -221,14 +224,16 @@ async def _serve(
         dialer=TaskPorts(asyncio.to_thread),
         gpus=monitor,
     )
-    registration = describe(settings, name, uid, found, __version__)
-    daemon = Daemon(registration, ports, node_env=account_variables(), rules=_rules(settings))
+    def registration() -> Registration:
+        conditions = monitor.health.conditions if monitor else ()
+        return describe(settings, name, uid, watch.offered, __version__, conditions)
 
-    def changed(better: ProbeResult) -> None:
-        daemon.amend(describe(settings, name, uid, better, __version__))
+    daemon = Daemon(registration(), ports, node_env=account_variables(), rules=_rules(settings))
+    if monitor is not None:
+        monitor.changed = lambda: daemon.amend(registration())
 
     give_back_memory()  # what importing and setting up left behind is nearly two MiB
-    looking = watch.watch(clock, settings.gpu.probe_again_s, settings.gpu.watch_s, changed)
+    looking = watch.watch(clock, settings.gpu.probe_again_s, settings.gpu.watch_s, lambda found: daemon.amend(registration()))
     telemetry.event("agent_started", agent_id=name, pid=os.getpid(), gpus=len(found.gpus), version=__version__)
     with library_logs(telemetry):
         renewing = () if kept is None else (kept.run(link, clock, telemetry),)
@@ -335,7 +340,22 @@ def _monitor(
         except DriverMissing as fault:
             raise NothingToAsk(str(fault)) from fault
 
-    monitor = GpuMonitor(sample, clock, telemetry, period_s=gpu.telemetry_s, seldom_s=gpu.probe_again_s)
+    file, rules = HealthFile(settings.data_dir, boot_id(), telemetry), settings.health
+    health = GpuHealth(
+        HealthRules(
+            leftover_mb=rules.leftover_mb,
+            hot_c=rules.hot_c,
+            error_clean_s=rules.error_clean_s,
+            xids_drain=rules.xids_drain,
+            ignored=rules.processes_ignored,
+        ),
+        file.read(clock.mono()),
+        process_name,
+    )
+    monitor = GpuMonitor(sample, clock, telemetry, health, period_s=gpu.telemetry_s, seldom_s=gpu.probe_again_s)
+    # A job of a second would wait for a thread, and find what the script says anyway.
+    monitor.gates = not isinstance(probe, ScriptedDevices) or probe.has_faults
+    monitor.keep = file.keep
     return monitor, sampler.close
 
 
