@@ -1,10 +1,13 @@
 """Rules D1 to D5 of `agent/delivery.py`, and A8 of `agent/daemon.py` (the runner dies), on virtual time."""
 
 import asyncio
+from collections.abc import Collection
 
 import pytest
 
 from stoker.agent.logs import LOG_BYTES_MAX
+from stoker.agent.ports import NoGpuCare
+from stoker.brain.domain.ids import GpuUuid
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.job import EndCause
 from stoker.brain.domain.report import LogRequest, Registration, Started, TaskInventory, TaskPhase
@@ -14,6 +17,7 @@ from tests.agent.twins import (
     TwinRunner,
     TwinSession,
     exited,
+    gpu,
     key,
     on_virtual_time,
     registration,
@@ -21,6 +25,7 @@ from tests.agent.twins import (
     start,
     stop,
 )
+from tests.rig.sim_ports import SimClock
 from tests.rig.virtual_loop import run_virtual
 
 # --- ends -------------------------------------------------------------------------------------------------------
@@ -320,3 +325,59 @@ def test_whenever_the_stream_breaks_each_task_runs_once_and_each_end_arrives(mom
             assert {one.end.exit_code for one in node.control.finished} == {6}
 
     run_virtual(story)
+
+
+# --- the gate ---------------------------------------------------------------------------------------------------
+
+
+class Gate(NoGpuCare):
+    """GPUs that are clean once it is opened."""
+
+    def __init__(self) -> None:
+        super().__init__(SimClock())
+        self.opened = asyncio.Event()
+        self.asked: list[tuple[list[str], bool]] = []
+        self.fault = ""
+
+    async def released(self, gpus: Collection[GpuUuid], *, went_well: bool) -> str:
+        self.asked.append((list(gpus), went_well))
+        await self.opened.wait()
+        return self.fault
+
+
+@on_virtual_time
+async def test_an_end_is_told_only_once_the_gpus_of_its_task_are_clean_and_holds_up_no_other() -> None:
+    gate = Gate()
+    async with Node(care=gate) as node:
+        await node.connected()
+        await running(node, 1, gpus=(0, 1))
+        await running(node, 2)
+        node.runner.end(key(1), exited(4))
+        node.runner.end(key(2), exited())
+        await node.until(lambda: node.runner.settled)
+        node.control.break_stream()
+        await node.connected(streams=2)
+        await asyncio.sleep(30)
+        assert (gate.asked, node.finished()) == ([([gpu(0), gpu(1)], False)], [(key(2), EndCause.EXITED)])
+        gate.fault = "GPU 0 (GPU-0): GPU is lost"
+        gate.opened.set()
+        await node.until(lambda: len(node.runner.settled) == 2)
+        assert node.control.finished[-1].end.gpu_fault == gate.fault
+
+
+@on_virtual_time
+async def test_an_end_waits_for_the_registration_that_no_longer_offers_a_gpu_which_is_not_clean() -> None:
+    class Dirty(Gate):
+        async def released(self, gpus: Collection[GpuUuid], *, went_well: bool) -> str:
+            node.daemon.amend(registration(3))
+            return ""
+
+    async with Node(care=Dirty()) as node:
+        await node.connected()
+        await running(node, 1, gpus=(3,))
+        node.runner.end(key(1), exited())
+        await node.until(lambda: node.control.finished)
+        assert [len(each.inventory.gpus) for each in node.control.registered] == [4, 3]
+        first, second = node.control.sessions
+        assert first.broken.is_set()
+        assert not second.broken.is_set()

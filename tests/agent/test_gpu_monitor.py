@@ -1,16 +1,20 @@
-"""Rules G1 to G4 of `agent/gpu_monitor.py`, on virtual time."""
+"""Rules G1 to G8 of `agent/gpu_monitor.py`, on virtual time."""
 
 import asyncio
 from collections.abc import Collection, Sequence
 from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import msgspec
 
-from stoker.agent.gpu_monitor import GpuMonitor, NothingToAsk
+from stoker.agent.gpu_health import GpuHealth, HealthMemory, HealthRules
+from stoker.agent.gpu_monitor import HEALTH_NAME, RELEASE_S, GpuMonitor, HealthFile, NothingToAsk
 from stoker.brain.domain.gpu_telemetry import GpuLook, GpuSample
 from stoker.brain.domain.ids import GpuUuid, JobId
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.report import Beat
+from stoker.brain.domain.units import Instant
 from tests.agent.twins import on_virtual_time
 from tests.rig.sim_ports import Notes, SimClock
 
@@ -27,19 +31,30 @@ class Driver:
         self.fault: OSError | None = None
         self.asked_at: list[float] = []
         self.held: Collection[GpuUuid] = ()
+        self.used_mb = [0]
+        """Of the first GPU, look by look; the last for ever."""
+        self.looks = 0
+        self.released_at = 0
+        """The look from which on what was killed has left it."""
+        self.xids: tuple[int, ...] = ()
 
     async def __call__(self, indexes: Sequence[int] | None, held: Collection[GpuUuid]) -> GpuLook:
         self.asked_at.append(SimClock().mono())
         self.held = tuple(held)
         if self.fault is not None:
             raise self.fault
+        self.looks += 1
         rows = [GpuSample(uuid=uuid, index=i, utilization_percent=self.percent) for i, uuid in enumerate((A, B))]
-        return GpuLook(samples=tuple(rows))
+        used = self.used_mb.pop(0) if len(self.used_mb) > 1 else self.used_mb[0]
+        rows[0] = msgspec.structs.replace(
+            rows[0], memory_used_mb=used, releasing=self.looks < self.released_at, xids=self.xids
+        )
+        return GpuLook(samples=tuple(row for row in rows if indexes is None or row.index in indexes))
 
 
 def monitor(driver: Driver) -> tuple[GpuMonitor, Notes]:
     notes = Notes(SimClock(), "n1")
-    return GpuMonitor(driver, SimClock(), notes, period_s=5.0, seldom_s=30.0), notes
+    return GpuMonitor(driver, SimClock(), notes, GpuHealth(HealthRules()), period_s=5.0, seldom_s=30.0), notes
 
 
 async def running(gpus: GpuMonitor, held: dict[GpuUuid, list[TaskKey]], for_s: float) -> None:
@@ -113,6 +128,95 @@ async def test_a_gpu_is_quiet_for_as_long_as_the_same_tasks_hold_it_and_none_com
     assert quiet_s(gpus)[0] == 0.0, "nobody knows"
 
 
-def test_a_sample_has_every_figure_of_a_reading() -> None:
-    fields = {field.name for field in msgspec.structs.fields(GpuSample)}
-    assert {"utilization_percent", "memory_used_mb", "temperature_c", "power_mw"} <= fields
+@on_virtual_time
+async def test_a_gpu_is_released_as_soon_as_it_is_clean() -> None:
+    driver = Driver()
+    gpus, _ = monitor(driver)
+    assert await gpus.released((A,), went_well=True) == "", "nothing can be said before the first look"
+    await gpus.look({})
+    driver.used_mb = [9_000, 9_000, 3]
+    began = SimClock().mono()
+    assert await gpus.released((A,), went_well=True) == ""
+    assert (driver.looks, gpus.health.conditions) == (4, ())
+    assert SimClock().mono() - began < 0.5
+
+
+@on_virtual_time
+async def test_one_that_does_not_get_clean_in_time_is_kept_back_before_the_end_is_told() -> None:
+    driver = Driver()
+    gpus, notes = monitor(driver)
+    told: list[str] = []
+    gpus.changed = lambda: told.extend(each.kind for each in gpus.health.conditions)
+    await gpus.look({})
+    driver.used_mb = [9_000]
+    began = SimClock().mono()
+    await gpus.released((A,), went_well=True)
+    assert RELEASE_S <= SimClock().mono() - began < 2 * RELEASE_S
+    assert (told, [each.uuid for each in gpus.health.conditions]) == (["memory"], [A])
+    assert "9000 MiB of its memory are in use" in notes.lines[-1]
+    driver.fault, driver.used_mb = OSError("NVML didn't answer within 10 s"), [0]
+    await gpus.released((B,), went_well=True)
+    assert told[1:] == ["memory", "unanswered"]
+    driver.fault = None
+    await running(gpus, {}, 6.0)
+    assert gpus.health.conditions == (), "one clean look offers both again"
+
+
+@on_virtual_time
+async def test_while_what_was_killed_is_leaving_a_gpu_its_end_is_not_told_however_long_that_takes() -> None:
+    driver = Driver()
+    gpus, _ = monitor(driver)
+    await gpus.look({})
+    driver.released_at = 12
+    began = SimClock().mono()
+    await gpus.released((A,), went_well=False)
+    assert (driver.looks, gpus.health.conditions) == (12, ())
+    assert SimClock().mono() - began > 2 * RELEASE_S
+
+
+@on_virtual_time
+async def test_an_end_names_the_error_that_was_found_with_it_unless_it_went_well() -> None:
+    driver = Driver()
+    gpus, _ = monitor(driver)
+    await gpus.look({})
+    driver.xids = (79,)
+    assert await gpus.released((A,), went_well=False) == "GPU 0 (GPU-a): the driver reports XID 79"
+    assert await gpus.released((A,), went_well=True) == ""
+    assert [each.kind for each in gpus.health.conditions] == ["xid"]
+
+
+@on_virtual_time
+async def test_no_gpu_is_dirty_whose_task_began_or_ended_while_the_look_was_under_way() -> None:
+    driver = Driver()
+    gpus, _ = monitor(driver)
+    driver.used_mb = [9_000]
+    answers: list[dict[GpuUuid, list[TaskKey]] | None] = [{A: [JOB]}, {}, {}, {A: [JOB]}, None, {}]
+    for _ in range(3):
+        with suppress(TimeoutError):
+            async with asyncio.timeout(1.0):
+                await gpus.run(lambda: answers.pop(0))
+        assert gpus.health.conditions == ()
+    await running(gpus, {}, 1.0)
+    assert [each.kind for each in gpus.health.conditions] == ["memory"]
+
+
+@on_virtual_time
+async def test_what_ails_gpus_is_known_to_the_next_agent_until_the_machine_boots() -> None:
+    with TemporaryDirectory() as folder:
+        assert_kept_until_the_next_boot(Path(folder))
+
+
+def assert_kept_until_the_next_boot(tmp_path: Path) -> None:
+    notes = Notes(SimClock(), "n1")
+    file = HealthFile(tmp_path, "boot-1", notes)
+    assert file.read(0.0) == HealthMemory()
+    health = GpuHealth(HealthRules())
+    health.fold(GpuLook(samples=(GpuSample(uuid=A, index=0, xids=(79,), ecc_errors=3),)), (), Instant(5), 100.0)
+    file.keep(health.memory)
+    again = file.read(1_000.0)
+    assert (again.conditions, again.ecc) == (health.memory.conditions, {A: 3})
+    assert again.errors[A].until_s == 1_600.0
+    assert HealthFile(tmp_path, "boot-2", notes).read(0.0) == HealthMemory()
+    (tmp_path / HEALTH_NAME).write_text("{")
+    assert file.read(0.0) == HealthMemory()
+    assert "gpu_health_unusable" in notes.lines[-1]

@@ -16,6 +16,7 @@ from stoker.agent.ports import (
     BeatAnswered,
     Fence,
     Folders,
+    GpuCare,
     LinkDown,
     LinkRefused,
     LinkStandby,
@@ -205,6 +206,7 @@ class Node:
         account: str = "root",
         fence: Fence | None = None,
         rules: TaskRules | None = None,
+        care: GpuCare | None = None,
     ) -> None:
         self.control = control or TwinControl()
         self.runner = runner or TwinRunner()
@@ -217,6 +219,7 @@ class Node:
             telemetry=self.notes,
             folders=folders or NoFolders(),
             fence=fence or NoFence(),
+            gpus=care,
         )
         env = {"PATH": "/node/bin", "HOME": "/home/agent"}
         self.daemon = Daemon(registration(gpus, account), ports, node_env=env, rules=rules)

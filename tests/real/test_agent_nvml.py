@@ -25,14 +25,17 @@ def stub(tmp_path: Path) -> NvmlStub:
     return NvmlStub(tmp_path)
 
 
-def agent_with(stub: NvmlStub, control: ControlProcess, *, detection: str = "nvml") -> AgentProcess:
-    """It looks at its GPUs each second."""
+def agent_with(
+    stub: NvmlStub, control: ControlProcess, *, detection: str = "nvml", telemetry_s: float = 0.2
+) -> AgentProcess:
+    """It looks at its GPUs each second, and at their figures more often."""
     agent = AgentProcess(stub.path.parent / "n1", control, name="n1")
     agent.write(
         f"data_dir: {agent.data_dir}",
         "node: {name: n1}",
         f"control: {{addresses: ['127.0.0.1:{control.grpc_port}'], insecure: true}}",
-        f"gpu: {{detection: {detection}, probe_again_s: 1, watch_s: 1}}",
+        f"gpu: {{detection: {detection}, probe_again_s: 1, watch_s: 1, telemetry_s: {telemetry_s}}}",
+        "health: {error_clean_s: 1}",
         "log: {format: text}",
     )
     agent.environ |= stub.environ
@@ -44,32 +47,91 @@ def node(control: ControlProcess) -> dict[str, Any]:
 
 
 def offered(control: ControlProcess) -> list[str]:
-    return [gpu["uuid"] for gpu in control.ask("GET", "/api/v1/gpus")[1]["gpus"]]
+    """GPUs that new work gets, or that a job has."""
+    return [gpu["uuid"] for gpu in listed(control) if gpu["status"] in ("idle", "busy")]
 
 
-def test_a_gpu_that_is_lost_under_a_job_gets_no_new_work_and_is_offered_again_once_it_is_back(
-    control: ControlProcess, stub: NvmlStub, tmp_path: Path
+def listed(control: ControlProcess) -> list[dict[str, Any]]:
+    return list(control.ask("GET", "/api/v1/gpus")[1]["gpus"])
+
+
+def health(control: ControlProcess, gpu: int) -> str:
+    """State and cause of what ails a GPU."""
+    found = next(each for each in listed(control) if each["uuid"] == uuid(gpu))
+    return f"{found['status']}: {found['health']['state']} {found['health']['kind'] or ''}".strip()
+
+
+def test_a_gpu_that_is_lost_under_a_job_is_told_the_job_starts_elsewhere_and_it_is_offered_again_once_it_is_back(
+    control: ControlProcess, stub: NvmlStub
 ) -> None:
     stub.tell(gpu_0_bus="00000000:C1:00.0")
-    go = tmp_path / "go"
     with agent_with(stub, control):
         until(lambda: offered(control) == uuids([1, 2, 3, 0]), "its GPUs are known, in PCI order")
-        assert {gpu["model"] for gpu in control.ask("GET", "/api/v1/gpus")[1]["gpus"]} == {MODEL}
-        holds = submit(control, f"while [ ! -e {go} ]; do sleep 0.1; done", gpu_count=4)
+        assert {gpu["model"] for gpu in listed(control)} == {MODEL}
+        holds = submit(control, "sleep 600", gpu_count=3)
         until_state(control, holds, "running")
-        stub.tell(gpu_2_handle="!15")
-        until(lambda: node(control)["gpu_fault"] == "GPU 2: the driver says 'GPU is lost'", "one is lost")
+        (task,) = job(control, holds)["attempts"][0]["tasks"]
+        lost = next(gpu for gpu in range(4) if uuid(gpu) in task["gpus"])
+        stub.tell(**{f"gpu_{lost}_handle": "!15"})
+        until(lambda: health(control, lost) == "lost: drained lost", "one is lost, and not forgotten")
+        shown = next(gpu for gpu in listed(control) if gpu["uuid"] == uuid(lost))
+        assert (shown["health"]["reason"], shown["health"]["since"] is not None) == ("GPU is lost", True)
+        until(lambda: len(job(control, holds)["attempts"]) == 2, "it starts on those that are left")
+        first, second = until_state(control, holds, "running")["attempts"]
+        assert (first["outcome"], first["stopping"]) == ("node_failed", "gpu_failed")
+        assert uuid(lost) not in second["tasks"][0]["gpus"]
+        assert job(control, holds)["requeues_used"] == 1
         assert b"stoker_nodes_gpus_unread 1" in control.metrics()
         later = submit(control, "true", gpu_count=4)
         until(lambda: "gpus_unread" in str(job(control, later)["reason"]), "no new work for what is lost")
-        assert job(control, holds)["state"] == "running"
-        go.touch()
-        assert len(until_state(control, holds, "succeeded")["attempts"]) == 1, "what runs on it goes on"
-        until_state(control, submit(control, "true", gpu_count=3), "succeeded")
-        assert job(control, later)["state"] == "pending"
-        stub.tell("2.handle")
+        stub.tell(f"{lost}.handle")
+        control.ask("DELETE", f"/api/v1/jobs/{holds}")
         until_state(control, later, "succeeded")
+        assert health(control, lost) == "idle: healthy"
         assert node(control)["gpu_fault"] == ""
+
+
+def test_a_gpu_that_is_not_clean_after_a_job_is_taken_out_alone_and_offered_again_once_it_is(
+    control: ControlProcess, stub: NvmlStub
+) -> None:
+    with agent_with(stub, control):
+        until(lambda: len(offered(control)) == 4, "its GPUs are known")
+        first = submit(control, "sleep 600", gpu_count=1)
+        (task,) = until_state(control, first, "running")["attempts"][0]["tasks"]
+        used = next(gpu for gpu in range(4) if uuid(gpu) in task["gpus"])
+        until(lambda: any(gpu["figures"] for gpu in listed(control)), "its figures are known")
+        stub.tell(**{f"gpu_{used}_used": "9000"})
+        control.ask("DELETE", f"/api/v1/jobs/{first}")
+        next_one = submit(control, "true", gpu_count=4)
+        until_state(control, first, "cancelled")
+        assert health(control, used) == "offline: drained memory", "not for the length of one answer was it offered"
+        assert sorted(offered(control)) == uuids(gpu for gpu in range(4) if gpu != used)
+        until_state(control, submit(control, "true", gpu_count=3), "succeeded")
+        assert job(control, next_one)["state"] == "pending"
+        stub.tell(**{f"gpu_{used}_used": "3", f"gpu_{used}_processes": "1:300"})
+        until(lambda: health(control, used) == "offline: drained process", "somebody's process is on it")
+        stub.tell(f"{used}.processes")
+        until_state(control, next_one, "succeeded")
+
+
+def test_a_job_that_failed_with_an_error_of_its_gpu_starts_again_and_one_that_failed_by_itself_does_not(
+    control: ControlProcess, stub: NvmlStub, tmp_path: Path
+) -> None:
+    stub.tell(**{f"gpu_{gpu}_ecc": "0" for gpu in range(4)})
+    go = tmp_path / "go"
+    with agent_with(stub, control) as agent:
+        until(lambda: any(gpu["figures"] for gpu in listed(control)), "its figures are known")
+        one = submit(control, f"until [ -e {go} ]; do sleep 0.05; done; [ $STOKER_ATTEMPT = 2 ]", gpu_count=1)
+        (task,) = until_state(control, one, "running")["attempts"][0]["tasks"]
+        sick = next(gpu for gpu in range(4) if uuid(gpu) in task["gpus"])
+        stub.tell(**{f"gpu_{sick}_ecc": "1"})
+        go.touch()
+        ended = until_state(control, one, "succeeded")
+        assert ended["attempts"][0]["outcome"] == "node_failed"
+        assert "1 more uncorrected memory errors" in str(ended["attempts"][0]) + agent.output()
+        assert uuid(sick) not in ended["attempts"][1]["tasks"][0]["gpus"]
+        until(lambda: health(control, sick) == "idle: healthy", "it is clean for long enough")
+        assert len(until_state(control, submit(control, "exit 3"), "failed")["attempts"]) == 1
 
 
 def test_a_gpu_that_the_driver_no_longer_lists_is_lost_and_not_forgotten_also_by_an_agent_that_starts_anew(

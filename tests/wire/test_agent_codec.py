@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from stoker.brain.domain.gpu import Gpu
 from stoker.brain.domain.gpu_telemetry import GpuReading
+from stoker.brain.domain.health import GpuCondition, HealthKind, HealthState
 from stoker.brain.domain.ids import Epoch, GpuUuid, JobId, NodeName
 from stoker.brain.domain.instruction import SIGNAL_MAX, Instruction, Signal, Start, Stop, StopNotice, TaskKey, Warn
 from stoker.brain.domain.job import EndCause, StopCause, TaskEnd, TextEncoding
@@ -43,6 +44,15 @@ epoch = big.map(Epoch)
 uuids = st.lists(word.map(GpuUuid), max_size=4).map(tuple)
 keys = st.builds(TaskKey, st.integers(1, INT64).map(JobId), st.integers(1, INT32), count)
 gpus = st.builds(Gpu, uuid=word.map(GpuUuid), index=count, model=text, memory_mb=big, simulated=st.booleans())
+conditions = st.builds(
+    GpuCondition,
+    uuid=word.map(GpuUuid),
+    index=count,
+    state=st.sampled_from(HealthState),
+    kind=st.sampled_from(HealthKind),
+    reason=text,
+    since=instant,
+)
 inventories = st.builds(
     Inventory,
     boot_id=text,
@@ -62,6 +72,7 @@ inventories = st.builds(
     fault=text,
     limits=text,
     gpu_fault=text,
+    conditions=st.lists(conditions, max_size=3).map(tuple),
     reads_latin_1=st.booleans(),
     keeps_scripts=st.booleans(),
     shares_gpus=st.booleans(),
@@ -151,6 +162,7 @@ ends = st.builds(
     peak_memory_mb=big,
     error=text,
     node_fault=text,
+    gpu_fault=text,
 )
 finishes = st.builds(TaskFinished, node=nodes, key=keys, end=ends)
 log_requests = st.builds(LogRequest, request=big, key=keys, offset=st.integers(-INT64, INT64), limit=big, wait_ms=big)
@@ -298,7 +310,8 @@ def test_an_error_with_undecodable_bytes_still_reaches_people() -> None:
 def test_every_field_of_every_noun_is_on_the_wire() -> None:
     """A field added to a noun and forgotten here would be dropped in silence: the strategies name them all."""
     drawn: dict[type[msgspec.Struct], int] = {
-        Inventory: 22,
+        Inventory: 23,
+        GpuCondition: 6,
         Gpu: 5,
         TaskStatus: 5,
         TaskInventory: 3,
@@ -310,7 +323,7 @@ def test_every_field_of_every_noun_is_on_the_wire() -> None:
         StopNotice: 4,
         Warn: 5,
         Signal: 3,
-        TaskEnd: 8,
+        TaskEnd: 9,
         LogRequest: 5,
         LogChunk: 6,
     }

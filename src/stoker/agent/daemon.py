@@ -23,11 +23,13 @@ Rules: A1  the first report on each stream is the inventory of tasks, and none i
            registers with it
        A16 another cluster begins anew, once nothing is left of the former: its job 1 isn't ours, of which we may know
            how it ended
+       A23 the end of a task is told once its GPUs were found clean, or are no longer offered: whoever hears of the end
+           may place the next task there at once
        A15 a control plane that leaves a beat unanswered until the next is left, where there is another to go to
 """
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing
 from typing import Final, assert_never
 
@@ -44,6 +46,7 @@ from stoker.agent.ports import (
     AgentPorts,
     BeatAnswered,
     Dialer,
+    Holders,
     LeasesUnkept,
     LinkDown,
     LinkRefused,
@@ -62,6 +65,7 @@ from stoker.agent.ports import (
     TaskRunning,
 )
 from stoker.agent.tunnels import NodeTunnels
+from stoker.brain.domain.ids import GpuUuid
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.node import Inventory
 from stoker.brain.domain.report import Registration
@@ -97,6 +101,7 @@ class Daemon:
         self._tasks_max, self._short_of, self._unenforced = 0, "", ""
         self._observed = Observed()
         self._gpus = ports.gpus or NoGpuCare(ports.clock)
+        self._releases: dict[asyncio.Future[None], None] = {}
         self._delivery = Delivery(registration.node, self._observed, ports, self._session_when_up)
         self._executor = InstructionExecutor(
             ports, self._observed, self._delivery, self, node_env or {}, rules or TaskRules()
@@ -124,9 +129,11 @@ class Daemon:
                 duties.create_task(self._watch_runner())
                 duties.create_task(self._keep_link())
                 duties.create_task(self._delivery.run())
-                duties.create_task(self._gpus.run(self._observed.held))
+                duties.create_task(self._gpus.run(self._holders))
         finally:
             self._executor.drop()
+            for release in tuple(self._releases):
+                release.cancel()
 
     def amend(self, registration: Registration) -> None:
         """Register anew, since the node has changed (a driver came up). No running task is touched."""
@@ -223,6 +230,10 @@ class Daemon:
             case _:
                 assert_never(report)
 
+    def _holders(self) -> Holders | None:
+        """Tasks that have each GPU. None = no runner has said yet what runs."""
+        return self._observed.held() if self._runner_ready.is_set() else None
+
     def _say_site_program(self, report: SiteProgramEnded) -> None:
         fields = {**which(report.key), "output": report.output.strip()}
         if report.fault:
@@ -261,14 +272,30 @@ class Daemon:
 
     def _take_end(self, report: TaskOver) -> None:
         again, end = self._observed.has_arrived(report.key), report.end
+        status = self._observed.open.get(report.key)
         self._observed.over(report)
-        self._delivery.offer(report.key)
+        freed = [gpu for gpu in (status.gpus if status else ()) if gpu not in self._observed.held()]
+        if freed:
+            self._delivery.hold(report.key)
+            release = asyncio.ensure_future(self._release(report.key, freed, went_well=end.clean))
+            self._releases[release] = None
+            release.add_done_callback(lambda done: self._releases.pop(done, None))
+        else:
+            self._delivery.offer(report.key)
         if again:
             self._ports.telemetry.event("end_offered_again", **which(report.key), cause=end.cause)
         else:
             self._ports.telemetry.event(
                 "task_finished", **which(report.key), cause=end.cause, exit_code=end.exit_code, signal=end.signal
             )
+
+    async def _release(self, key: TaskKey, gpus: Sequence[GpuUuid], *, went_well: bool) -> None:
+        """Tell the end of a task once its GPUs are clean, or the node is registered without those that aren't (A23)."""
+        try:
+            if fault := await self._gpus.released(gpus, went_well=went_well):
+                self._observed.faulted(key, fault)
+        finally:
+            self._delivery.let_go(key)
 
     # --- the link -----------------------------------------------------------------------------------------------
 
@@ -400,7 +427,8 @@ class Daemon:
         return self._answers.waited_s(self._ports.clock.mono()) >= patience_s
 
     async def _session_when_up(self) -> LinkSession:
-        while self._stream is None:
+        while self._stream is None or self._stream.was_cut:
+            self._up.clear()
             await self._up.wait()
         return self._stream.session
 

@@ -1,4 +1,4 @@
-"""Figures of this node's GPUs, looked at every few seconds, for its heartbeat and its metrics page.
+"""Monitor of this node's GPUs: their figures, looked at every few seconds, their health, and whether they are clean.
 
 Rules: G1  a look that fails stops nothing: the figures grow old, and say how old they are; the next look comes later
            with each that fails in a row
@@ -6,25 +6,41 @@ Rules: G1  a look that fails stops nothing: the figures grow old, and say how ol
        G3  a GPU is quiet for as long as the same tasks hold it and none of them computes; one whose utilisation isn't
            told is never quiet
        G4  a heartbeat has the figures of a look once, also of a look that found no GPU
+       G5  the end of a task is told only when each GPU that no other task has is clean, or known not to be, so that the
+           node no longer offers it; a GPU may take `RELEASE_S` for that. Where no look has ever succeeded nothing can
+           be said, and nothing is held up
+       G6  while a script says that what was killed is still leaving a GPU, the end of its task isn't told
+       G7  an end names the fault of a GPU that was found with it, if the task didn't end well
+       G8  no GPU is called dirty whose task is just ending, or had begun or ended while the look was under way
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
 
+from stoker.agent.gpu_health import Found, GpuHealth, HealthMemory, carried_over
 from stoker.agent.machine import GpuWatch
 from stoker.agent.ports import Holders
+from stoker.agent.runner.files import replace_file
 from stoker.brain.domain.gpu_telemetry import QUIET_PERCENT, GpuLook, GpuReading, GpuSample
+from stoker.brain.domain.health import HealthKind
 from stoker.brain.domain.ids import GpuUuid, NodeName
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.report import Beat
-from stoker.brain.domain.units import SECOND_MS, Mono
+from stoker.brain.domain.units import SECOND_MS, Instant, Mono
 from stoker.ports import Clock, ProbedGpu, Telemetry
 
+HEALTH_NAME: Final = "gpu_health.json"
+_HEALTH_BYTES_MAX: Final = 1 << 20
 PAUSE_MAX_S: Final = 60.0
 """Between two looks of which none succeeds."""
+RELEASE_S: Final = 5.0
+"""A driver takes a second or two to give back what a large process had."""
+RELEASE_LOOK_S: Final = 0.1
+"""Between two looks at a GPU that isn't clean yet; each pause is longer by half than the one before."""
 
 Sample = Callable[[Sequence[int] | None, Collection[GpuUuid]], Awaitable[GpuLook]]
 
@@ -47,10 +63,26 @@ class GpuMonitor:
     """The GpuCare port: monitor of this node's GPUs."""
 
     def __init__(
-        self, sample: Sample, clock: Clock, telemetry: Telemetry, *, period_s: float, seldom_s: float = PAUSE_MAX_S
+        self,
+        sample: Sample,
+        clock: Clock,
+        telemetry: Telemetry,
+        health: GpuHealth,
+        *,
+        period_s: float,
+        seldom_s: float = PAUSE_MAX_S,
     ) -> None:
         """`sample` raises OSError, and NothingToAsk where there is no driver. `seldom_s`: between two looks then."""
         self._sample = sample
+        self.health = health
+        self.changed: Callable[[], None] = _ignore
+        """Called when a condition has changed."""
+        self.keep: Callable[[HealthMemory], None] = _ignore
+        """Called when there is something that an agent which starts anew should know."""
+        self.gates = True
+        """Whether GPUs are looked at after each task (G5)."""
+        self._releasing: dict[GpuUuid, int] = {}
+        # GPUs whose task has ended and that aren't judged yet, and by how many ends.
         self._clock = clock
         self._telemetry = telemetry
         self._period_s = period_s
@@ -65,12 +97,14 @@ class GpuMonitor:
         """By how much a script moves the clock of this node."""
         self._asking = asyncio.Lock()
 
-    async def run(self, holders: Callable[[], Holders]) -> None:
+    async def run(self, holders: Callable[[], Holders | None]) -> None:
         """Look again and again, until cancelled."""
         failed = 0
         while True:
             try:
-                await self.look(holders())
+                before = holders()
+                await self.look(before or {})
+                self._judge(before, holders())
             except NothingToAsk:
                 await self._clock.sleep(self._seldom_s)  # G2
                 continue
@@ -93,6 +127,86 @@ class GpuMonitor:
         self._busy = {uuid: busy for uuid, busy in self._busy.items() if uuid in holders}
         self.figures = DeviceLook(look.samples, readings, holders, now, look.simulated)
         return self.figures
+
+    async def released(self, gpus: Collection[GpuUuid], *, went_well: bool) -> str:
+        """Return once these GPUs are clean, or are known not to be (G5).
+
+        What is returned are the faults of them that may have ended a task which didn't end well (G7); empty = none.
+        """
+        figures = self.figures
+        if figures is None or not self.gates:
+            return ""
+        indexes = [sample.index for sample in figures.samples if sample.uuid in gpus]
+        for uuid in gpus:
+            self._releasing[uuid] = self._releasing.get(uuid, 0) + 1
+        try:
+            return await self._until_clean(indexes, went_well=went_well) if indexes else ""
+        finally:
+            for uuid in gpus:
+                self._releasing[uuid] -= 1
+                if not self._releasing[uuid]:
+                    del self._releasing[uuid]
+
+    async def _until_clean(self, indexes: Sequence[int], *, went_well: bool) -> str:
+        before, faults, pause_s = self.health.conditions, "", RELEASE_LOOK_S
+        deadline = self._clock.mono() + RELEASE_S
+        samples: Sequence[GpuSample] = ()
+        while True:
+            unanswered = ""
+            try:
+                async with self._asking:
+                    samples = (await self._sample(indexes, ())).samples
+            except OSError as fault:
+                unanswered = str(fault)
+            now, mono = self._clock.now(), self._clock.mono()
+            faults = self.health.judge_ended(samples, now, mono) or faults
+            dirty = [(sample, self.health.dirt_of(sample)) for sample in samples if not sample.fault]
+            if not any(sample.releasing for sample in samples):  # G6
+                if not unanswered and not any(found for _, found in dirty):
+                    break
+                if mono >= deadline:
+                    self._withhold(indexes, dirty, unanswered, now)
+                    break
+            await self._clock.sleep(pause_s)
+            pause_s *= 1.5
+        if self.health.conditions != before:
+            self._say_changed()
+        return "" if went_well else faults
+
+    def _withhold(
+        self, indexes: Sequence[int], dirty: Sequence[tuple[GpuSample, Found | None]], unanswered: str, now: Instant
+    ) -> None:
+        """Keep back those GPUs that aren't clean, or of which nobody knows."""
+        if unanswered and self.figures is not None:
+            why = HealthKind.UNANSWERED, f"after a task it couldn't be asked whether it is clean: {unanswered}"
+            dirty = [(sample, why) for sample in self.figures.samples if sample.index in indexes]
+        for sample, found in dirty:
+            if found is not None and sample.uuid:
+                self.health.withhold(sample, found, now)
+                self._telemetry.warn("gpu_not_clean", gpu_ids=sample.uuid, error=found[1])
+
+    def _judge(self, before: Holders | None, after: Holders | None) -> None:
+        """Fold the newest look into the health of the GPUs (G8)."""
+        assert self.figures is not None, "it was just looked"
+        held = None
+        if before is not None and after is not None:
+            held = {**before, **after, **self._releasing}.keys()
+        look = GpuLook(samples=self.figures.samples, simulated=self.figures.simulated)
+        known, errors = {each.uuid: each for each in self.health.conditions}, dict(self.health.memory.ecc)
+        if self.health.fold(look, held, self._clock.now(), self._clock.mono()):
+            for each in self.health.conditions:
+                if known.get(each.uuid) != each:
+                    told = {"gpu_ids": each.uuid, "state": each.state, "kind": each.kind, "error": each.reason}
+                    self._telemetry.warn("gpu_health_changed", **told)
+            for uuid in known.keys() - {each.uuid for each in self.health.conditions}:
+                self._telemetry.event("gpu_healthy_again", gpu_ids=uuid)
+            self._say_changed()
+        elif errors != self.health.memory.ecc:
+            self.keep(self.health.memory)
+
+    def _say_changed(self) -> None:
+        self.keep(self.health.memory)
+        self.changed()
 
     def fill(self, beat: Beat) -> Beat:
         """Return a beat with the figures that none had before (G4), and with this node's clock."""
@@ -133,6 +247,10 @@ class GpuMonitor:
         self._told = trouble
 
 
+def _ignore(*_: object) -> None:
+    """Nobody wants to know."""
+
+
 class MetricsSource(NamedTuple):
     """Parts of an agent that its metrics page reads."""
 
@@ -149,3 +267,39 @@ class MetricsSource(NamedTuple):
     @property
     def gpus(self) -> Sequence[ProbedGpu]:
         return self.watch.offered.gpus
+
+
+class HealthFile:
+    """File `gpu_health.json` in the agent's data folder: what ails its GPUs, for the agent that comes after it.
+
+    After another boot of the machine nothing is known: its devices were reset.
+    """
+
+    def __init__(self, data_dir: Path, boot_id: str, telemetry: Telemetry) -> None:
+        self._path = data_dir / HEALTH_NAME
+        self._boot_id = boot_id
+        self._telemetry = telemetry
+
+    def read(self, mono_s: float) -> HealthMemory:
+        """Return what is known of this boot; one that can't be read is passed over with a warning."""
+        try:
+            with self._path.open("rb") as file:
+                kept = msgspec.json.decode(file.read(_HEALTH_BYTES_MAX), type=_KeptHealth)
+        except FileNotFoundError:
+            return HealthMemory()
+        except (OSError, ValueError) as fault:
+            self._telemetry.warn("gpu_health_unusable", error=f"{self._path} is passed over: {fault}")
+            return HealthMemory()
+        return carried_over(kept.memory, mono_s) if kept.boot_id == self._boot_id else HealthMemory()
+
+    def keep(self, memory: HealthMemory) -> None:
+        """Write down what is known now. A disk that doesn't take it stops nothing."""
+        try:
+            replace_file(str(self._path), msgspec.json.encode(_KeptHealth(boot_id=self._boot_id, memory=memory)))
+        except OSError as fault:
+            self._telemetry.warn("gpu_health_not_kept", error=str(fault))
+
+
+class _KeptHealth(msgspec.Struct, frozen=True, kw_only=True):
+    boot_id: str
+    memory: HealthMemory

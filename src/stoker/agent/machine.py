@@ -36,6 +36,7 @@ from stoker.agent.runner.site_program import program_fault
 from stoker.agent.settings import ADDRESS, LIMITS, AgentSettings, ExecutorSettings, GpuSettings, job_limits
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.gpu import Gpu
+from stoker.brain.domain.health import GpuCondition
 from stoker.brain.domain.ids import GpuUuid, NodeName
 from stoker.brain.domain.label import parse_taint, taint_text
 from stoker.brain.domain.node import NODE_NAME, Inventory
@@ -188,9 +189,19 @@ def _fault_text(found: ProbeResult) -> str:
     return "; ".join(f"{fault.where}: {fault.error}" for fault in found.faults)
 
 
-def describe(settings: AgentSettings, name: NodeName, uid: str, found: ProbeResult, version: str) -> Registration:
-    """Return the registration of this node. Settings win over the probe, and the probe over measuring."""
-    node = settings.node
+def describe(
+    settings: AgentSettings,
+    name: NodeName,
+    uid: str,
+    found: ProbeResult,
+    version: str,
+    conditions: Sequence[GpuCondition] = (),
+) -> Registration:
+    """Return the registration of this node. Settings win over the probe, and the probe over measuring.
+
+    GPUs whose condition is not to be offered aren't among its GPUs: each is a fault, and so it is waited for (W4).
+    """
+    node, found = settings.node, _without_drained(found, conditions)
     gpus = tuple(
         Gpu(uuid=gpu.uuid, index=gpu.index, model=gpu.model, memory_mb=gpu.memory_mb, simulated=found.simulated)
         for gpu in found.gpus
@@ -216,11 +227,26 @@ def describe(settings: AgentSettings, name: NodeName, uid: str, found: ProbeResu
         version=version,
         agent_uid=uid,
         gpu_fault=_fault_text(found),
+        conditions=tuple(conditions),
         account=account_name(),
         allow_root=settings.executor.allow_root,
         mps=_mps_folder(settings.gpu),
     )
     return Registration(node=name, inventory=inventory)
+
+
+def _without_drained(found: ProbeResult, conditions: Sequence[GpuCondition]) -> ProbeResult:
+    kept = {each.uuid: each for each in conditions if not each.offered}
+    if not kept:
+        return found
+    named = {fault.where for fault in found.faults}
+    faults = tuple(
+        GpuFault(where=gpu.uuid, error=f"{kept[gpu.uuid].state}: {kept[gpu.uuid].reason}")
+        for gpu in found.gpus
+        if gpu.uuid in kept and gpu.uuid not in named
+    )
+    gpus = tuple(gpu for gpu in found.gpus if gpu.uuid not in kept)
+    return replace(found, gpus=gpus, faults=(*found.faults, *faults))
 
 
 def _mps_folder(gpu: GpuSettings) -> str:

@@ -25,8 +25,9 @@ from stoker.adapters.gpu_probe.scripted_faults import ScriptedDevices
 from stoker.adapters.logs import StructuredTelemetry, library_logs
 from stoker.agent.daemon import Daemon
 from stoker.agent.fence import FileFence
+from stoker.agent.gpu_health import GpuHealth, HealthRules
 from stoker.agent.gpu_locality import MachineLocality
-from stoker.agent.gpu_monitor import GpuMonitor, MetricsSource, NothingToAsk
+from stoker.agent.gpu_monitor import GpuMonitor, HealthFile, MetricsSource, NothingToAsk
 from stoker.agent.identity import NAME as IDENTITY_NAME
 from stoker.agent.identity import Identity, IdentityFile, root_shown, with_addresses
 from stoker.agent.instructions import TaskRules
@@ -35,6 +36,7 @@ from stoker.agent.link_grpc import GrpcLink, join
 from stoker.agent.machine import (
     GpuWatch,
     account_variables,
+    boot_id,
     check_limits,
     check_site_programs,
     default_limits,
@@ -44,7 +46,7 @@ from stoker.agent.machine import (
 )
 from stoker.agent.ports import AgentPorts, LinkDown, LinkRefused
 from stoker.agent.runner.process.kernel import give_back_memory
-from stoker.agent.runner.process.procfs import threads_of
+from stoker.agent.runner.process.procfs import process_name, threads_of
 from stoker.agent.runner_socket import RunnerSocket
 from stoker.agent.settings import AgentSettings, job_limits
 from stoker.agent.task_ports import TaskPorts
@@ -53,6 +55,7 @@ from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.gpu_telemetry import GpuLook
 from stoker.brain.domain.ids import GpuUuid, NodeName
 from stoker.brain.domain.node import ROOT
+from stoker.brain.domain.report import Registration
 from stoker.brain.domain.units import NEVER, Instant, utc_text
 from stoker.ports import Clock, Entropy, GpuProbe, ProbeResult, Telemetry
 
@@ -226,12 +229,18 @@ async def _serve(
         locality=locality,
         gpus=monitor,
     )
-    registration = describe(settings, name, uid, found, __version__)
-    daemon = Daemon(registration, ports, node_env=account_variables(), rules=_rules(settings))
 
-    def changed(better: ProbeResult) -> None:
-        locality.learn(better.gpus)
-        daemon.amend(describe(settings, name, uid, better, __version__))
+    def registration() -> Registration:
+        conditions = monitor.health.conditions if monitor else ()
+        return describe(settings, name, uid, watch.offered, __version__, conditions)
+
+    daemon = Daemon(registration(), ports, node_env=account_variables(), rules=_rules(settings))
+    if monitor is not None:
+        monitor.changed = lambda: daemon.amend(registration())
+
+    def changed(found: ProbeResult) -> None:
+        locality.learn(found.gpus)
+        daemon.amend(registration())
 
     give_back_memory()  # what importing and setting up left behind is nearly two MiB
     looking = watch.watch(clock, settings.gpu.probe_again_s, settings.gpu.watch_s, changed)
@@ -343,7 +352,22 @@ def _monitor(
         except DriverMissing as fault:
             raise NothingToAsk(str(fault)) from fault
 
-    monitor = GpuMonitor(sample, clock, telemetry, period_s=gpu.telemetry_s, seldom_s=gpu.probe_again_s)
+    file, rules = HealthFile(settings.data_dir, boot_id(), telemetry), settings.health
+    health = GpuHealth(
+        HealthRules(
+            leftover_mb=rules.leftover_mb,
+            hot_c=rules.hot_c,
+            error_clean_s=rules.error_clean_s,
+            xids_drain=rules.xids_drain,
+            ignored=rules.processes_ignored,
+        ),
+        file.read(clock.mono()),
+        process_name,
+    )
+    monitor = GpuMonitor(sample, clock, telemetry, health, period_s=gpu.telemetry_s, seldom_s=gpu.probe_again_s)
+    # A job of a second would wait for a thread, and find what the script says anyway.
+    monitor.gates = not isinstance(probe, ScriptedDevices) or probe.has_faults
+    monitor.keep = file.keep
     return monitor, sampler.close
 
 

@@ -81,6 +81,12 @@ class Observed:
         self._settled.pop(report.key, None)
         self.offered[report.key] = report
 
+    def faulted(self, key: TaskKey, gpu_fault: str) -> None:
+        """Note what was found wrong with the GPUs of a task whose end is still to be told."""
+        over = self.offered.get(key)
+        if over is not None:
+            self.offered[key] = replace(over, end=replace(over.end, gpu_fault=gpu_fault))
+
     def refused(self, report: TaskOver) -> None:
         """Note the end of a task that never reached the runner, by the daemon's own decision."""
         self._own[report.key] = report

@@ -5,7 +5,7 @@ pass the same contract tests.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -437,8 +437,15 @@ class GpuCare(Protocol):
         """Return a beat with the figures of GPUs that none had before, and with this node's clock."""
         ...
 
-    async def run(self, holders: Callable[[], Holders]) -> None:
-        """Look at the GPUs again and again, until cancelled."""
+    async def run(self, holders: Callable[[], Holders | None]) -> None:
+        """Look at the GPUs again and again, until cancelled. `holders` returns None while nobody knows what runs."""
+        ...
+
+    async def released(self, gpus: Collection[GpuUuid], *, went_well: bool) -> str:
+        """Return once these GPUs, whose task has just ended, are clean or no longer offered.
+
+        What is returned are faults of theirs that may have ended a task which didn't end well; empty = none.
+        """
         ...
 
 
@@ -451,8 +458,11 @@ class NoGpuCare:
     def fill(self, beat: Beat) -> Beat:
         return msgspec.structs.replace(beat, at=self._clock.now())
 
-    async def run(self, holders: Callable[[], Holders]) -> None:
+    async def run(self, holders: Callable[[], Holders | None]) -> None:
         return None
+
+    async def released(self, gpus: Collection[GpuUuid], *, went_well: bool) -> str:
+        return ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from typing import Annotated, ClassVar, Final, Literal
 import msgspec
 
 from stoker.brain.domain.errors import StokerError
+from stoker.brain.domain.health import XIDS_DRAIN
 from stoker.brain.domain.label import Taint, check_label, label_value, parse_taint, taint_text
 from stoker.brain.domain.node import NODE_NAME
 from stoker.brain.domain.units import Range
@@ -130,6 +131,29 @@ class GpuSettings(msgspec.Struct, frozen=True, kw_only=True):
         if self.script and self.detection not in ("auto", "scripted"):
             found.append(f"script: is set, but detection is `{self.detection}`, which would not read it")
         return found
+
+
+class HealthSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Section `health`."""
+
+    hot_c: Annotated[int, Range(0, 200, " C")] = 90
+    """Degrees from which on a GPU gets no new work, until it is 10 below: above it devices slow down, and data centre
+    GPUs are stopped by their driver somewhat higher. What runs there goes on. 0 = none is too hot."""
+    leftover_mb: Annotated[int, Range(0, unit=" MiB")] = 1_024
+    """MiB that may be in use on a GPU that no job has before it is offered: contexts of MPS and of monitors take some
+    hundred; what a process left that couldn't be ended takes more. 0 = any amount."""
+    error_clean_s: Annotated[float, Range(1, 86_400, " s")] = 600.0
+    """Seconds without another error for which a GPU is watched after an uncorrected memory error, or an XID of
+    xids_drain; twice as long after each that follows within a day, up to a day. A broken device then costs few jobs,
+    and one that was reset comes back by itself."""
+    xids_drain: tuple[Annotated[int, Range(1, 100_000)], ...] = XIDS_DRAIN
+    """Error codes of the driver (XID) after which a GPU gets no new work for error_clean_s. These by default speak of
+    the device, its memory, its bus, its links or its firmware; take 94 out where contained memory errors shall cost
+    only the job that met one. Those that programs cause (13, 31, 43, 45, 68) never count; any other makes it suspect,
+    which is only shown."""
+    processes_ignored: tuple[str, ...] = ("nvidia-cuda-mps", "nv-hostengine", "dcgm")
+    """Beginnings of the names (as `ps -o comm` has them) of processes that may be on a GPU that no job has. By default
+    the daemons of MPS and of NVIDIA's monitor."""
 
 
 class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -266,6 +290,7 @@ class AgentSettings(msgspec.Struct, frozen=True, kw_only=True):
     control: ControlConnectionSettings = ControlConnectionSettings()
     gpu: GpuSettings = GpuSettings()
     executor: ExecutorSettings = ExecutorSettings()
+    health: HealthSettings = HealthSettings()
     metrics: MetricsSettings = MetricsSettings()
     log: LogSettings = LogSettings()
 

@@ -102,6 +102,8 @@ class Outbox:
     ) -> None:
         state = self._committer.state
         stream.stopped[key] = notice.lead_ms if notice else 0
+        if cause is StopCause.GPU_FAILED:  # an agent of an older version would break off at this word
+            cause = StopCause.REQUEUED
         stop = Stop(key=key, epoch=state.epoch, grace_ms=state.policy.stop_grace_ms, cause=cause, notice=notice)
         stream.push(stop)
 

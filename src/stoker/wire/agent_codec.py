@@ -14,6 +14,7 @@ import msgspec
 
 from stoker.brain.domain.gpu import WHOLE_GPU, Gpu
 from stoker.brain.domain.gpu_telemetry import READING_FIELDS, GpuReading
+from stoker.brain.domain.health import GpuCondition, HealthKind, HealthState
 from stoker.brain.domain.ids import Epoch, GpuUuid, JobId, NodeName
 from stoker.brain.domain.instruction import SIGNAL_MAX, Instruction, Signal, Start, Stop, StopNotice, TaskKey, Warn
 from stoker.brain.domain.job import EndCause, StopCause, TaskEnd, TextEncoding
@@ -33,6 +34,7 @@ from stoker.brain.domain.report import (
     TaskStatus,
     TunnelFrame,
 )
+from stoker.brain.domain.units import Instant
 from stoker.wire.gen import agent_pb2 as pb
 
 _Word = TypeVar("_Word", bound=StrEnum)
@@ -71,8 +73,15 @@ def decode_registration(wire: pb.RegisterRequest) -> Registration:
         limits=wire.limits[:FAULT_MAX],
         gpu_fault=wire.gpu_fault[:FAULT_MAX],
         unenforced=wire.unenforced[:FAULT_MAX],
+        conditions=tuple(_decode_condition(each) for each in wire.conditions[:READINGS_MAX]),
     )
     return Registration(node=_node_name(wire.node), inventory=inventory)
+
+
+def _decode_condition(wire: pb.GpuCondition) -> GpuCondition:
+    state, kind = _word("state", HealthState, wire.state), _word("kind", HealthKind, wire.kind)
+    uuid, reason = GpuUuid(_not_empty("conditions.uuid", wire.uuid)), wire.reason[:FAULT_MAX]
+    return GpuCondition(uuid=uuid, index=wire.index, state=state, kind=kind, reason=reason, since=Instant(wire.since))
 
 
 def _decode_gpu(wire: pb.Gpu) -> Gpu:
@@ -212,7 +221,7 @@ def _share(wire: int) -> int:
 
 
 def encode_finished(finished: TaskFinished) -> pb.TaskFinishedRequest:
-    texts = {name: _for_people(getattr(finished.end, name)) for name in ("error", "node_fault")}
+    texts = {name: _for_people(getattr(finished.end, name)) for name in ("error", "node_fault", "gpu_fault")}
     end = pb.TaskEnd(**{**_fields(finished.end), **texts})
     return pb.TaskFinishedRequest(node=finished.node, key=pb.TaskKey(**_fields(finished.key)), end=end)
 

@@ -76,6 +76,11 @@ class ScriptedDevices:
         self._told: dict[int, None] = {}
         # Numbers of the faults of F2 that were told.
 
+    @property
+    def has_faults(self) -> bool:
+        """Whether anything is ever wrong with them."""
+        return bool(self._faults)
+
     def probe(self) -> ProbeResult:
         """Return the GPUs that can be opened now; a lost one is a fault."""
         lost = self._active("lost")

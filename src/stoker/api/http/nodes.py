@@ -11,7 +11,8 @@ from stoker.api.http.routing import BODY, CHANGE, NODE, Routes
 from stoker.brain.domain.allocation import TaskPlacement
 from stoker.brain.domain.errors import Refusal, StokerError
 from stoker.brain.domain.gpu import WHOLE_GPU
-from stoker.brain.domain.ids import JobId, NodeName, Principal
+from stoker.brain.domain.health import HealthKind, HealthState
+from stoker.brain.domain.ids import GpuUuid, JobId, NodeName, Principal
 from stoker.brain.domain.label import label_sources, labels_of, parse_taint, taint_sources, taint_text, taints_of
 from stoker.brain.domain.node import Node, OrphanTask
 from stoker.brain.domain.sight import Sight
@@ -19,6 +20,7 @@ from stoker.brain.domain.units import Instant
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.cluster_counts import (
     count_gpus,
+    every_gpu,
     gpu_holders,
     gpu_sharers,
     gpu_statuses,
@@ -35,6 +37,7 @@ from stoker.wire.rest.node import (
     DrainBody,
     ForgetQuery,
     FreeView,
+    GpuHealthView,
     GpuListView,
     GpuSharerView,
     GpuView,
@@ -194,11 +197,12 @@ def _node_view(control: ControlPlane, node: Node, sees: Sights, now: Instant) ->
 
 
 _NOTHING = FreeView(gpus=0, cpus=0, memory_mb=0)
+_HEALTHY = GpuHealthView(state=HealthState.HEALTHY)
 
 
 def _gpus_of(control: ControlPlane, node: Node, sees: Sights, now: Instant) -> list[GpuView]:
     """Return the jobs of each GPU; a caller is shown those of jobs of which it sees where they run."""
-    state, figures = control.committer.state, figures_of(control, node.name)
+    state, figures, health = control.committer.state, figures_of(control, node.name), _health_of(node)
     named = {uuid: str(job) for uuid, job in gpu_holders(state, node).items() if _is_seen(state, job, sees)}
     notes = {uuid: _quarantine_note(state, node, stray, sees) for uuid, stray in quarantined_gpus(node).items()}
     status_of, sharers, free = gpu_statuses(state, node), gpu_sharers(state, node), state.indexes.free.get(node.name)
@@ -219,11 +223,25 @@ def _gpus_of(control: ControlPlane, node: Node, sees: Sights, now: Instant) -> l
             updated_at=iso(now),
             note=notes.get(gpu.uuid, ""),
             sharers=[_sharer(state, job, task, sees) for job, task in sharers.get(gpu.uuid, ())],
+            health=health.get(gpu.uuid, _HEALTHY),
             figures=figures.get(gpu.uuid),
             free_share=1 if status_of[gpu.uuid] == "idle" else rests.get(gpu.uuid, 0) / WHOLE_GPU,
         )
-        for gpu in node.inventory.gpus
+        for gpu in every_gpu(node)
     ]
+
+
+def _health_of(node: Node) -> dict[GpuUuid, GpuHealthView]:
+    """Health of the GPUs of a node that aren't healthy."""
+    lost = {gpu.uuid: _UNREAD for gpu in node.unread}
+    told = {
+        each.uuid: GpuHealthView(state=each.state, kind=each.kind, reason=each.reason, since=iso_or_none(each.since))
+        for each in node.inventory.conditions
+    }
+    return lost | told
+
+
+_UNREAD = GpuHealthView(state=HealthState.DRAINED, kind=HealthKind.LOST, reason="its node can't read it")
 
 
 def _sharer(state: ClusterState, job: JobId, task: TaskPlacement, sees: Sights) -> GpuSharerView:

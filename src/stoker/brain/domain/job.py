@@ -201,6 +201,8 @@ class TaskEnd(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """For people: why it could not start, or what was lost."""
     node_fault: str = ""
     """What the site's prolog or epilog says is wrong with the node; empty = nothing."""
+    gpu_fault: str = ""
+    """The fault of a GPU of its node's that may have ended it, since it was found with its end; empty = none."""
 
     @property
     def proved(self) -> bool:
@@ -244,6 +246,8 @@ class StopCause(StrEnum):
     """A job of a higher priority gets its GPUs."""
     RECLAIMED = "reclaimed"
     """It had borrowed its GPUs, and whoever is guaranteed them needs them back."""
+    GPU_FAILED = "gpu_failed"
+    """A GPU that it holds is lost or has errors."""
 
 
 class StopRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -258,6 +262,8 @@ class StopRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Of `PREEMPTED` and `RECLAIMED`: the job that gets the GPUs. 0 = none."""
     for_label: str = ""
     """The id of that job as people write it: it may be forgotten before the one that gave way."""
+    error: str = ""
+    """Of `GPU_FAILED`: which GPU, and its fault."""
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True, gc=False):

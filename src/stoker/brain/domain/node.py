@@ -8,6 +8,7 @@ import msgspec
 
 from stoker.brain.domain.allocation import TaskPlacement
 from stoker.brain.domain.gpu import WHOLE_GPU, Gpu, SharedGpu
+from stoker.brain.domain.health import GpuCondition
 from stoker.brain.domain.ids import GpuUuid, JobId, NodeName, Principal
 from stoker.brain.domain.units import NEVER, Instant
 
@@ -80,6 +81,8 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     may have. Empty = it doesn't."""
     gpu_fault: str = ""
     """Why not every GPU could be read, in the driver's words. Empty = all could."""
+    conditions: tuple[GpuCondition, ...] = ()
+    """GPUs that aren't healthy. Of these only suspect ones are among `gpus`."""
     reads_latin_1: bool = True
     """Whether its agent knows texts of jobs in Latin-1. False = one of an older version, which takes all for UTF-8."""
     keeps_scripts: bool = True

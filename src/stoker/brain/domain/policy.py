@@ -152,6 +152,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """The first pause, in which a node gets no new work; it doubles with each one that follows without a good start."""
     node_pause_max_ms: Annotated[int, Range(1 * SECOND_MS, 1 * DAY_MS)] = 60 * 60 * SECOND_MS
     """The longest: a sick node costs one job a requeue an hour, and a node that is well again serves within it."""
+    gpu_faults_stop_jobs: Annotated[int, Range(0, 1)] = 1
+    """1 = a job that holds a GPU which is lost, or has uncorrected memory errors or others of the device, is stopped
+    and starts elsewhere as after the loss of its node: what it computes can't be trusted, and most such jobs hang. 0 =
+    it goes on, and what ends badly by itself is its own fault."""
     stop_grace_ms: Annotated[int, Range(0, 1 * DAY_MS)] = 10 * SECOND_MS
     """Between the terminate and the kill signal, for a last checkpoint."""
     preemptions_max: Annotated[int, Range(0, 10_000)] = 5

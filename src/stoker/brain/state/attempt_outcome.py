@@ -15,6 +15,8 @@ Rules: E1  the outcome is that of what ended the attempt: our order if there was
            of the attempt can have run
        E8  a requeue that a person asked for costs nothing and has no bound; who asked for a hold as well finds the
            job held after it
+       E11 what ended badly with a GPU that was found lost or with errors, or was stopped for that, was lost by its node,
+           unless the policy lets jobs on such GPUs go on
        E10 an attempt whose GPUs were taken back is followed by another one, however it ended: the job keeps its
            priority and its place by submit time, and pays neither a retry nor a requeue
 """
@@ -52,6 +54,7 @@ _STOPS: Mapping[StopCause, Outcome | None] = {
     StopCause.REQUEUED: Outcome.REQUEUED,
     StopCause.PREEMPTED: Outcome.PREEMPTED,
     StopCause.RECLAIMED: Outcome.PREEMPTED,
+    StopCause.GPU_FAILED: Outcome.NODE_FAILED,
     StopCause.MEMBER_ENDED: None,  # the member that ended says what the outcome is
 }
 FINAL_STATES: Mapping[Outcome, JobState] = {
@@ -101,10 +104,11 @@ def _settle_job(job: Job, attempt: Attempt, now: Instant, policy: Policy) -> Job
     decisive = _decisive(attempt)
     end = decisive.end
     assert end is not None, "an attempt is settled when all its tasks have ended"
-    outcome = _outcome(attempt, end)
+    outcome = _outcome(attempt, end, policy)
     again = _next_try(job, attempt, outcome, end.cause, now, policy)
     if again is not None:
-        why = f": {end.error[:_ERROR_SHOWN_MAX]}" if end.error else ""
+        error = _error(attempt, end)
+        why = f": {error[:_ERROR_SHOWN_MAX]}" if error else ""
         until: Facts = {"until": utc_text(again.not_before), "until_ms": again.not_before}
         facts: Facts = {"attempt": attempt.number, "outcome": outcome.value, "why": why, **until}
         reason = Reason(ReasonCode.RETRY_BACKOFF, facts)
@@ -143,7 +147,12 @@ def _when_ended(task: Task) -> tuple[Instant, int]:
     return task.end.at, task.placement.rank
 
 
-def _outcome(attempt: Attempt, end: TaskEnd) -> Outcome:
+def _error(attempt: Attempt, end: TaskEnd) -> str:
+    """Return what was lost, in words for people (E11)."""
+    return (attempt.stop.error if attempt.stop else "") or end.gpu_fault or end.error
+
+
+def _outcome(attempt: Attempt, end: TaskEnd, policy: Policy) -> Outcome:
     ordered = _STOPS[attempt.stop.cause] if attempt.stop else None
     if ordered:
         return ordered
@@ -151,6 +160,8 @@ def _outcome(attempt: Attempt, end: TaskEnd) -> Outcome:
         return Outcome.SUCCEEDED
     if end.oom:
         return Outcome.OUT_OF_MEMORY
+    if end.gpu_fault and policy.gpu_faults_stop_jobs:
+        return Outcome.NODE_FAILED
     return _OUTCOMES[end.cause]
 
 
@@ -237,7 +248,7 @@ def _reason(job: Job, attempt: Attempt, outcome: Outcome, task: Task, policy: Po
             ports: Facts = {"port_min": policy.port_min, "port_max": policy.port_max}
             return Reason(ReasonCode.PORT_TAKEN, {**where, **ports, "tries": job.port_retries_used + 1})
         case Outcome.NODE_FAILED | Outcome.LOST:
-            lost: Facts = {**where, "error": end.error or end.cause.value, "requeues": job.requeues_used}
+            lost: Facts = {**where, "error": _error(attempt, end) or end.cause.value, "requeues": job.requeues_used}
             return Reason(ReasonCode.REQUEUES_SPENT if job.spec.requeue else ReasonCode.NODE_FAILED, lost)
         case Outcome.REQUEUED | Outcome.PREEMPTED:
             raise AssertionError("a job that was told to try again doesn't end")

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from stoker.brain.domain.allocation import TaskPlacement
-from stoker.brain.domain.gpu import WHOLE_GPU, GpuStatus
+from stoker.brain.domain.gpu import WHOLE_GPU, Gpu, GpuStatus
+from stoker.brain.domain.health import HealthKind
 from stoker.brain.domain.ids import GpuUuid, JobId, NodeName
 from stoker.brain.domain.lifecycle import JOB_STATES, NodeState
 from stoker.brain.domain.node import Node, OrphanTask
@@ -13,13 +14,14 @@ from stoker.brain.state.cluster import ClusterState
 
 
 class GpuCounts(NamedTuple):
-    """Numbers of GPUs by status: total = idle + busy + offline + quarantined."""
+    """Numbers of GPUs by status: total is their sum."""
 
     total: int = 0
     idle: int = 0
     busy: int = 0
     offline: int = 0
     quarantined: int = 0
+    lost: int = 0
 
 
 def known_nodes(state: ClusterState) -> Iterator[Node]:
@@ -34,11 +36,16 @@ def count_gpus(state: ClusterState) -> GpuCounts:
 
 
 def gpu_statuses(state: ClusterState, node: Node) -> dict[GpuUuid, GpuStatus]:
-    """Return the status of each GPU of a node, in PCI order."""
+    """Return the status of each GPU that a node has or has had."""
+    drained = {each.uuid for each in node.inventory.conditions if each.kind is not HealthKind.LOST}
     held, quarantined, free = gpu_holders(state, node), quarantined_gpus(node), state.indexes.free.get(node.name)
     free_gpus = {gpu.uuid: None for gpu in free.gpus} if free else {}
 
+    here = {gpu.uuid for gpu in node.inventory.gpus}
+
     def status_of(uuid: GpuUuid) -> GpuStatus:
+        if uuid not in here and uuid not in drained:
+            return "lost"
         if uuid in quarantined:
             return "quarantined"
         if not node.reachable:
@@ -47,7 +54,12 @@ def gpu_statuses(state: ClusterState, node: Node) -> dict[GpuUuid, GpuStatus]:
             return "busy"
         return "idle" if uuid in free_gpus else "offline"
 
-    return {gpu.uuid: status_of(gpu.uuid) for gpu in node.inventory.gpus}
+    return {gpu.uuid: status_of(gpu.uuid) for gpu in every_gpu(node)}
+
+
+def every_gpu(node: Node) -> tuple[Gpu, ...]:
+    """Return the GPUs of a node in PCI order, those that it has had and doesn't offer now last."""
+    return node.mended.gpus
 
 
 def gpu_holders(state: ClusterState, node: Node) -> dict[GpuUuid, JobId]:

@@ -112,6 +112,8 @@ def _ending(state: ClusterState, job: Job) -> Reason | None:
             facts |= {"by": stop.by} | ({"hold": True} if stop.hold else {})
         case StopCause.TIMEOUT:
             facts |= {"limit": human_duration(job.spec.time_limit_ms)}
+        case StopCause.GPU_FAILED:
+            facts |= {"error": stop.error}
         case StopCause.MEMBER_ENDED:
             facts |= _first_ended(attempt)
         case _:

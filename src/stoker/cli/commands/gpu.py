@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import click
 
 from stoker.cli.display.gpu_figures import memory_used, power, remark, temperature, utilization
-from stoker.cli.display.node_details import holder_text
+from stoker.cli.display.node_details import health_text, holder_text
 from stoker.cli.display.output import show_rows
 from stoker.cli.display.table import Column, fields
 from stoker.cli.options import OnceGroup
@@ -27,11 +27,15 @@ def _columns() -> "list[Column[GpuView]]":
         Column("USED", lambda gpu: memory_used(gpu.figures), right=True),
         Column("TEMP", lambda gpu: temperature(gpu.figures), right=True),
         Column("POWER", lambda gpu: power(gpu.figures), right=True),
-        Column("REMARK", lambda gpu: remark(gpu.figures), elastic=True),
+        Column("REMARK", _remark, elastic=True),
         Column("UUID", lambda gpu: gpu.uuid, elastic=True),
         *fields("NOTE", "ID", wide=True),
         Column("UPDATED", lambda gpu: gpu.updated_at, wide=True, instant=True),
     ]
+
+
+def _remark(gpu: "GpuView") -> str:
+    return "; ".join(filter(None, (health_text(gpu), remark(gpu.figures))))
 
 
 @click.group(cls=OnceGroup)

@@ -121,6 +121,8 @@ def node_pairs(node: "NodeView") -> "Iterator[tuple[str, object]]":
         holder = f", job {holder_text(gpu)}" if gpu.current_task or gpu.sharers else ""
         simulated = ", simulated" if gpu.simulated else ""
         yield f"gpu {gpu.device_index}", f"{gpu.uuid} {gpu.model}, {gpu.memory_mb} MiB{simulated}: {gpu.status}{holder}"
+        if gpu.health.state != "healthy":
+            yield "", health_text(gpu)
         if gpu.figures is not None:
             yield "", figures_text(gpu.figures)
     for orphan in node.strays:
@@ -132,6 +134,15 @@ def node_pairs(node: "NodeView") -> "Iterator[tuple[str, object]]":
             )
         else:
             yield "to clear away", what
+
+
+def health_text(gpu: "GpuView") -> str:
+    """Return what ails a GPU, and since when; empty = nothing."""
+    health = gpu.health
+    if health.state == "healthy":
+        return ""
+    since = f", since {local_text(health.since)}" if health.since else ""
+    return f"{health.state.value}: {health.reason}{since}"
 
 
 def holder_text(gpu: "GpuView") -> str:

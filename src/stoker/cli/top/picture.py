@@ -29,8 +29,8 @@ BAR_MAX: Final = 16
 """Cells of a bar; beyond it each cell stands for several GPUs."""
 USER_FROM: Final = 100
 TENANT_FROM: Final = 120
-_GLYPH: Final = {"busy": "■", "idle": "□", "offline": "✗", "quarantined": "?"}
-_COLOUR: Final = {"busy": "cyan", "idle": "bright_black", "offline": "red", "quarantined": "yellow"}
+_GLYPH: Final = {"busy": "■", "idle": "□", "offline": "✗", "quarantined": "?", "lost": "!"}
+_COLOUR: Final = {"busy": "cyan", "idle": "bright_black", "offline": "red", "quarantined": "yellow", "lost": "red"}
 
 
 class Sheet(NamedTuple):

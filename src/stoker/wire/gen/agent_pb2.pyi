@@ -146,6 +146,40 @@ class Gpu(_message.Message):
 Global___Gpu: _TypeAlias = Gpu  # noqa: Y015
 
 @_typing.final
+class GpuCondition(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    UUID_FIELD_NUMBER: _builtins.int
+    INDEX_FIELD_NUMBER: _builtins.int
+    STATE_FIELD_NUMBER: _builtins.int
+    KIND_FIELD_NUMBER: _builtins.int
+    REASON_FIELD_NUMBER: _builtins.int
+    SINCE_FIELD_NUMBER: _builtins.int
+    uuid: _builtins.str
+    index: _builtins.int
+    state: _builtins.str
+    kind: _builtins.str
+    reason: _builtins.str
+    since: _builtins.int
+    def __init__(
+        self,
+        *,
+        uuid: _builtins.str = ...,
+        index: _builtins.int = ...,
+        state: _builtins.str = ...,
+        kind: _builtins.str = ...,
+        reason: _builtins.str = ...,
+        since: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "kind", b"kind", "reason", b"reason", "since", b"since", "state", b"state", "uuid", b"uuid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GpuCondition: _TypeAlias = GpuCondition  # noqa: Y015
+
+@_typing.final
 class RegisterRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -190,6 +224,7 @@ class RegisterRequest(_message.Message):
     READS_LATIN_1_FIELD_NUMBER: _builtins.int
     KEEPS_SCRIPTS_FIELD_NUMBER: _builtins.int
     SHARES_GPUS_FIELD_NUMBER: _builtins.int
+    CONDITIONS_FIELD_NUMBER: _builtins.int
     MPS_FIELD_NUMBER: _builtins.int
     UNENFORCED_FIELD_NUMBER: _builtins.int
     node: _builtins.str
@@ -233,6 +268,10 @@ class RegisterRequest(_message.Message):
     def taints(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """As Kubernetes writes them: `key=value:NoSchedule` or `key:NoSchedule`."""
 
+    @_builtins.property
+    def conditions(self) -> _containers.RepeatedCompositeFieldContainer[Global___GpuCondition]:
+        """GPUs that are not healthy. Of these only suspect ones are among `gpus`."""
+
     def __init__(
         self,
         *,
@@ -257,12 +296,13 @@ class RegisterRequest(_message.Message):
         reads_latin_1: _builtins.bool = ...,
         keeps_scripts: _builtins.bool = ...,
         shares_gpus: _builtins.bool = ...,
+        conditions: _abc.Iterable[Global___GpuCondition] | None = ...,
         mps: _builtins.str = ...,
         unenforced: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "address", b"address", "agent_uid", b"agent_uid", "allow_root", b"allow_root", "boot_id", b"boot_id", "cpus", b"cpus", "executors", b"executors", "fault", b"fault", "gpu_fault", b"gpu_fault", "gpus", b"gpus", "keeps_leases", b"keeps_leases", "keeps_scripts", b"keeps_scripts", "labels", b"labels", "limits", b"limits", "memory_mb", b"memory_mb", "mps", b"mps", "node", b"node", "reads_latin_1", b"reads_latin_1", "shares_gpus", b"shares_gpus", "simulated", b"simulated", "taints", b"taints", "unenforced", b"unenforced", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "address", b"address", "agent_uid", b"agent_uid", "allow_root", b"allow_root", "boot_id", b"boot_id", "conditions", b"conditions", "cpus", b"cpus", "executors", b"executors", "fault", b"fault", "gpu_fault", b"gpu_fault", "gpus", b"gpus", "keeps_leases", b"keeps_leases", "keeps_scripts", b"keeps_scripts", "labels", b"labels", "limits", b"limits", "memory_mb", b"memory_mb", "mps", b"mps", "node", b"node", "reads_latin_1", b"reads_latin_1", "shares_gpus", b"shares_gpus", "simulated", b"simulated", "taints", b"taints", "unenforced", b"unenforced", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -860,6 +900,7 @@ class TaskEnd(_message.Message):
     PEAK_MEMORY_MB_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
     NODE_FAULT_FIELD_NUMBER: _builtins.int
+    GPU_FAULT_FIELD_NUMBER: _builtins.int
     cause: _builtins.str
     at: _builtins.int
     exit_code: _builtins.int
@@ -869,6 +910,8 @@ class TaskEnd(_message.Message):
     error: _builtins.str
     node_fault: _builtins.str
     """What the site's own prolog or epilog says is wrong with the node, which is drained for it. Empty = nothing."""
+    gpu_fault: _builtins.str
+    """Fault of a GPU that may have ended it. Empty = none was found."""
     def __init__(
         self,
         *,
@@ -880,10 +923,11 @@ class TaskEnd(_message.Message):
         peak_memory_mb: _builtins.int = ...,
         error: _builtins.str = ...,
         node_fault: _builtins.str = ...,
+        gpu_fault: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code", "exit_code", b"exit_code"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code", "at", b"at", "cause", b"cause", "error", b"error", "exit_code", b"exit_code", "node_fault", b"node_fault", "oom", b"oom", "peak_memory_mb", b"peak_memory_mb", "signal", b"signal"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code", "at", b"at", "cause", b"cause", "error", b"error", "exit_code", b"exit_code", "gpu_fault", b"gpu_fault", "node_fault", b"node_fault", "oom", b"oom", "peak_memory_mb", b"peak_memory_mb", "signal", b"signal"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__exit_code: _TypeAlias = _typing.Literal["exit_code"]  # noqa: Y015
     _WhichOneofArgType__exit_code: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code"]  # noqa: Y015

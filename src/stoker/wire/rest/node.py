@@ -5,6 +5,7 @@ from typing import Annotated, Final
 import msgspec
 
 from stoker.brain.domain.gpu import GpuStatus
+from stoker.brain.domain.health import HealthKind, HealthState
 from stoker.brain.domain.label import Source
 from stoker.brain.domain.lifecycle import NodeState
 from stoker.wire.rest.gpu_figures import GpuFiguresView
@@ -12,6 +13,17 @@ from stoker.wire.rest.gpu_figures import GpuFiguresView
 REASON_MAX: Final = 4_096
 CHANGES_MAX: Final = 1_000
 """Labels or taints in one request; the policy takes fewer on one node."""
+
+
+class GpuHealthView(msgspec.Struct, frozen=True, kw_only=True):
+    """Health of one GPU."""
+
+    state: HealthState
+    """Only a healthy or suspect one gets new work."""
+    kind: HealthKind | None = None
+    reason: str = ""
+    since: str | None = None
+    """By the clock of its node."""
 
 
 class GpuSharerView(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,7 +39,7 @@ class GpuSharerView(msgspec.Struct, frozen=True, kw_only=True):
 class GpuView(msgspec.Struct, frozen=True, kw_only=True):
     """One GPU. `id` is for people and the dgpu dialect; `uuid` is its name. `memory` and `memory_mb` are MiB.
 
-    `offline`: its node takes no new work, or something that isn't a job of ours holds it.
+    `lost`: its node has had it, and can't open or read it now. `offline`: its node takes no new work, or something that isn't a job of ours holds it.
     `quarantined`: its node was silent for so long that the job that had it was started elsewhere; it isn't offered, and
     charged to nobody, until the node says that it is clean.
     """
@@ -50,18 +62,20 @@ class GpuView(msgspec.Struct, frozen=True, kw_only=True):
     """Tasks that share it; empty while nobody does. `current_task` is then the job of one of them."""
     free_share: float = 0
     """Part of it that nobody holds: 1 of an idle one."""
+    health: GpuHealthView = GpuHealthView(state=HealthState.HEALTHY)
     figures: GpuFiguresView | None = None
     """What it does at the moment. Null = its node has told nothing of it."""
 
 
 class GpuListView(msgspec.Struct, frozen=True, kw_only=True):
-    """Every GPU of every node that wasn't forgotten. total = idle + busy + offline + quarantined."""
+    """Every GPU of every node that wasn't forgotten. total = idle + busy + offline + quarantined + lost."""
 
     total: int
     idle: int
     busy: int
     offline: int
     quarantined: int = 0
+    lost: int = 0
     gpus: list[GpuView]
 
 

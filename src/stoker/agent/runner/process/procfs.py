@@ -53,6 +53,11 @@ def read_proc(pid: int) -> Proc | None:
     return Proc(pid, int(fields[1]), int(fields[3]), int(fields[19]))
 
 
+def process_name(pid: int) -> str:
+    """Return the name of the program of a process. Empty = there is none of this pid that can be seen."""
+    return read_file(f"/proc/{pid}/comm", 64).decode(errors="replace").strip()
+
+
 def same(pid: int, birth: int) -> bool:
     """Return True if the process that was born then still lives under this pid."""
     proc = read_proc(pid)

@@ -4,9 +4,9 @@ from collections.abc import Iterable
 from typing import Final
 
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
-from stoker.brain.domain.ids import JobId, NodeName
+from stoker.brain.domain.ids import GpuUuid, JobId, NodeName
 from stoker.brain.domain.instruction import TaskKey
-from stoker.brain.domain.job import EndCause, Job, TaskEnd, tasks_on
+from stoker.brain.domain.job import EndCause, Job, StopCause, TaskEnd, tasks_on
 from stoker.brain.domain.label import check_label, parse_taint
 from stoker.brain.domain.node import Inventory, Node, OrphanTask
 from stoker.brain.domain.report import TaskPhase, TaskStatus
@@ -14,7 +14,7 @@ from stoker.brain.domain.units import NEVER, Instant, counted
 from stoker.brain.state.attempt_outcome import end_tasks
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.commands import Answer, CompareInventory, DrainNode, ForgetNode, Register, ResumeNode
-from stoker.brain.state.events.job import TaskStarted
+from stoker.brain.state.events.job import AttemptStopping, TaskStarted
 from stoker.brain.state.events.node import (
     NodeDrained,
     NodeDropped,
@@ -36,7 +36,11 @@ _RUNS: Final = (TaskPhase.RUNNING, TaskPhase.ENDING)
 
 
 def register(state: ClusterState, command: Register) -> Answer:
-    """Admit a node that joins or whose inventory has changed."""
+    """Admit a node that joins or whose inventory has changed.
+
+    Rules: R1  jobs on GPUs that have failed since are stopped, unless the policy lets them go on; those that are ending
+               already end as they were told to
+    """
     name, inventory = command.registration.node, command.registration.inventory
     fault = _inventory_fault(state, name, inventory)
     if fault:
@@ -44,7 +48,24 @@ def register(state: ClusterState, command: Register) -> Answer:
     old = state.nodes.get(name)
     if old is not None and not old.forgotten and old.inventory == inventory:
         return ()
-    return (*_dropped(state, name), NodeRegistered(node=name, inventory=inventory))
+    return (*_dropped(state, name), NodeRegistered(node=name, inventory=inventory), *_stopped(state, old, inventory))
+
+
+def _stopped(state: ClusterState, old: Node | None, inventory: Inventory) -> Iterable[AttemptStopping]:
+    """Yield the end of attempts whose GPUs have failed (R1)."""
+    known = {each.uuid for each in old.inventory.conditions if each.ends_work} if old else set[GpuUuid]()
+    failed = {each.uuid: each for each in inventory.conditions if each.ends_work and each.uuid not in known}
+    if not failed or old is None or not state.policy.gpu_faults_stop_jobs:
+        return
+    stopped: dict[JobId, None] = {}
+    for (job, number, _), placement in state.indexes.held.get(old.name, {}).items():
+        bad = next((failed[uuid] for uuid in placement.gpus if uuid in failed), None)
+        attempt = state.jobs[job].live_attempt
+        if bad is None or job in stopped or attempt is None or attempt.stop is not None:
+            continue
+        stopped[job] = None
+        error = f"GPU {bad.index} of node {old.name} ({bad.uuid}): {bad.reason}"
+        yield AttemptStopping(job=job, attempt=number, cause=StopCause.GPU_FAILED, error=error)
 
 
 def _dropped(state: ClusterState, name: NodeName) -> tuple[NodeDropped, ...]:

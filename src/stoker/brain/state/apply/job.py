@@ -303,7 +303,13 @@ def _stopping(job: Job, event: events.AttemptStopping, at: Instant, by: Principa
     attempt = _live(job, event.attempt)
     if event.cause is not None:
         stop = StopRequest(
-            cause=event.cause, at=at, by=by, hold=event.hold, for_job=event.for_job, for_label=event.for_label
+            cause=event.cause,
+            at=at,
+            by=by,
+            hold=event.hold,
+            for_job=event.for_job,
+            for_label=event.for_label,
+            error=event.error,
         )
         attempt = replace(attempt, stop=stop)
     return replace(job, state=_moved(job, JobState.STOPPING), attempts=_with_attempt(job, attempt))

@@ -41,6 +41,7 @@ def _finished_fields(event: "JobFinished") -> Fields:
 
 def _stopping_fields(event: "AttemptStopping") -> Fields:
     fields: dict[str, object] = {"attempt": event.attempt, "cause": event.cause or "ending"}
+    fields |= {"error": event.error} if event.error else {}
     return {**fields, "for_job": event.for_label} if event.for_job else fields
 
 
@@ -152,6 +153,8 @@ class AttemptStopping(_AboutAttempt, frozen=True, kw_only=True, tag="attempt_sto
     for_job: JobId = JobId(0)
     for_label: str = ""
     """Both as in `StopRequest`."""
+    error: str = ""
+    """As in `StopRequest`."""
 
 
 class CapacityClaimed(AboutJob, frozen=True, kw_only=True, tag="capacity_claimed"):
