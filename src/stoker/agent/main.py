@@ -212,7 +212,7 @@ async def _serve(
         telemetry=telemetry,
         folders=folders,
         fence=fence,
-        dialer=TaskPorts(asyncio.to_thread),
+        dialer=TaskPorts(asyncio.to_thread, runner.data_dir),
     )
     registration = describe(settings, name, uid, found, __version__)
     daemon = Daemon(registration, ports, node_env=account_variables(), rules=_rules(settings))

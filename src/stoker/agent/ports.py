@@ -14,7 +14,16 @@ import msgspec
 from stoker.brain.domain.ids import Epoch, JobId
 from stoker.brain.domain.instruction import Instruction, Start, TaskKey
 from stoker.brain.domain.job import TaskEnd
-from stoker.brain.domain.report import LogChunk, LogRequest, Registration, Report, TaskFinished, TaskStatus, TunnelFrame
+from stoker.brain.domain.report import (
+    LogChunk,
+    LogRequest,
+    Registration,
+    Report,
+    SessionOpening,
+    TaskFinished,
+    TaskStatus,
+    TunnelFrame,
+)
 from stoker.brain.domain.units import Instant, Mono
 from stoker.ports import Clock, Entropy, Telemetry
 
@@ -383,7 +392,11 @@ class Runner(Protocol):
 
 
 class Dialer(Protocol):
-    """Way to ports on which tasks of this node listen."""
+    """Way to ports on which tasks of this node listen, and to sessions in them."""
+
+    async def enter(self, key: TaskKey, opening: SessionOpening) -> "tuple[asyncio.StreamReader, asyncio.StreamWriter]":
+        """Connect to a session in a task, which answers by frames of its own. Raises: OSError, with text for people."""
+        ...
 
     async def dial(self, key: TaskKey, port: int) -> "tuple[asyncio.StreamReader, asyncio.StreamWriter]":
         """Connect to a port on which this very task listens. Raises: OSError, whose text is for people."""

@@ -74,6 +74,12 @@ if TYPE_CHECKING:
         """Programs of the site; empty = none."""
         site_env: dict[str, str]
         site_timeout_s: int
+        tty: bool
+        """It has a terminal for its standard streams, of `columns` x `rows`; 0 = 80 x 24."""
+        stays: bool
+        """It goes on though nobody is connected to its terminal."""
+        columns: int
+        rows: int
         limits: dict[str, list[int]]
         """Soft and hard limit by the names of setrlimit(2), such as `nofile`. -1 = unlimited."""
 
@@ -135,12 +141,13 @@ _OLDER: Final[dict[str, object]] = {
     "output": "", "error": "", "append": False, "folder": "", "allow_root": False, "lease_ms": 0, "umask": 0o022,
     "limits": {}, "pids_max": 0, "gang_port_min": 0, "gang_port_max": 0, "host_file": "", "script": "",
     "prolog": "", "epilog": "", "site_env": {}, "site_timeout_s": 0, "gpu_share": 1_000,
+    "tty": False, "stays": False, "columns": 0, "rows": 0,
 }  # fmt: skip
 """What a start means that is an older agent's, which says nothing of these (P2)."""
 _TEXTS: Final = ("shell", "workdir", "user", "output", "error", "folder", "host_file", "script", "prolog", "epilog")
 _NUMBERS: Final = (
     "memory_mb", "probe_port", "lease_ms", "umask", "pids_max", "gang_port_min", "gang_port_max", "site_timeout_s",
-    "gpu_share",
+    "gpu_share", "columns", "rows",
 )  # fmt: skip
 _READ_BYTES: Final = 256 * 1024
 """Taken from the socket in one turn."""
@@ -175,7 +182,7 @@ def read_start(message: Mapping[str, object]) -> StartInstruction:
     start: dict[str, object] = {"do": "start", "key": key, "argv": argv, "env": env, "gpus": gpus}
     start |= {name: _text(message, name) for name in _TEXTS}
     start |= {name: read_number(message, name) for name in _NUMBERS}
-    start |= {name: _field(message, name, bool, "true or false") for name in ("allow_root", "append")}
+    start |= {name: _field(message, name, bool, "true or false") for name in ("allow_root", "append", "tty", "stays")}
     start["limits"] = _read_limits(message)
     start["site_env"] = site_env = _field(message, "site_env", dict, "variables by name")
     if not all(isinstance(word, str) for word in (*site_env, *site_env.values())):

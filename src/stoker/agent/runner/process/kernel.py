@@ -15,6 +15,7 @@ import resource
 import signal
 import struct
 import sys
+import termios
 
 from stoker.agent.runner.files import opened
 
@@ -167,6 +168,14 @@ def ignore_signals(numbers: tuple[int, ...]) -> None:
 def name_process(name: str) -> None:
     """Set the name that `ps` and `top` show for this process; at most 15 characters. Source: prctl(2)."""
     _libc.prctl(_PR_SET_NAME, ctypes.c_char_p(name.encode()), 0, 0, 0)
+
+
+def take_terminal() -> None:
+    """Make the terminal of standard input the controlling one of this process, which leads its session.
+
+    Source: TIOCSCTTY in tty_ioctl(2). Raises OSError.
+    """
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
 def give_back_memory() -> None:

@@ -27,6 +27,7 @@ from stoker.agent.runner.process.kernel import (
     fork_into,
     join_project,
     lower_limits,
+    take_terminal,
 )
 
 TYPE_CHECKING = False
@@ -52,6 +53,13 @@ _PROJECTS_MAX: Final = 1 << 20
 NO_LIMITS: Final = "this node can't give a job its limits"
 FAILED_EARLY: Final = "the runner's child failed before it could become the program"
 _NAME_BYTES_MAX: Final = 255
+_NODE_LACKS: Final = ("(EMFILE)", "(ENFILE)", "(ENOMEM)")
+_OF_THE_NODE: Final = (*_NODE_LACKS, "(EAGAIN)", "(ENOSPC)", "(EROFS)", "(EIO)")
+"""How a reason ends that is no fault of the job: the node has too few processes, open files or memory, or a disk that
+is full, read-only or broken."""
+_NAMED_BY_JOB: Final = ("cannot write its ", "cannot use the working directory ")
+"""How a reason begins that is about a place that the job named, which may be full, read-only or broken for years:
+jobs of one person that name such a place must not pass for a sick node, which then pauses for everybody."""
 SIGNALS_OF_OURS: Final = tuple(
     int(number)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ)
@@ -108,6 +116,8 @@ class Launch:
         if self.folder:
             actor.owns(self.folder)
         self.bound: FolderBound | None = None
+        self.terminal = False
+        """Its standard input is a terminal, which becomes its own (controlling) one."""
         self.paths = _candidates(words[0], env.get("PATH", _DEFAULT_PATH))
         self.group = group
         self._script = b""
@@ -155,6 +165,8 @@ class Launch:
             os.setsid()
             for number, stream in enumerate(streams):
                 os.dup2(stream, number)
+            if self.terminal:
+                take_terminal()
             said = self._enter(born_inside, reply)
             if not said:
                 die_with(runner)
@@ -266,6 +278,12 @@ def interpreter_of(script: bytes) -> list[bytes]:
     if not program:
         raise CannotStart("the first line of the job's script begins with #! and names no program")
     return [program, *filter(None, (argument.strip(b" "),))]
+
+
+def cause_of(reason: str, otherwise: str = "start_failed") -> str:
+    """Return the cause of the end of a task that could not start, by how the reason begins and ends."""
+    faults = _NODE_LACKS if reason.startswith(_NAMED_BY_JOB) else _OF_THE_NODE
+    return "never_started" if reason.endswith(faults) or reason.startswith((NO_LIMITS, FAILED_EARLY)) else otherwise
 
 
 def answer_of(pipe: int, said: bytearray) -> str | None:
