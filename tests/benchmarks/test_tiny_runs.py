@@ -20,6 +20,7 @@ TINY = {
     "append": ("--seconds", "0.05", "--jobs", "2000"),
     "commands": ("--runs", "1"),
     "decide": DECIDE,
+    "first_prompt": ("--rounds", "1"),
     "hostile": ("--seconds", "1", "--mib", "2"),
     "idle_agents": ("--agents", "3", "--seconds", "0.6", "--settle", "0.1"),
     "jct": ("--jobs", "40"),

@@ -30,6 +30,8 @@ SILENT = {
     ("top",),
     ("ca", "export"),
     ("forward",),
+    ("exec",),
+    ("attach",),
 }
 """They print bytes of a job, log lines, a picture, or a certificate."""
 

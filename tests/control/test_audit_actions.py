@@ -89,6 +89,11 @@ CASES: dict[type, tuple[Command, Command, str]] = {
         told_to.ForwardPort(by=ANNA, target=RUNS, rank=1, port=8888),
         "attempt_unknown",
     ),
+    told_to.EnterTask: (
+        told_to.EnterTask(by=ANNA, target=RUNS, rank=0, program="bash"),
+        told_to.EnterTask(by=ANNA, target=RUNS, rank=1, program="bash"),
+        "attempt_unknown",
+    ),
     told_to.DrainNode: (
         told_to.DrainNode(by=ANNA, node=N1, reason="fans"),
         told_to.DrainNode(by=ANNA, node=NOWHERE, reason="fans"),

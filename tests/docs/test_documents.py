@@ -13,7 +13,7 @@ from tools.reference.commands import every
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "examples").rglob("*.md")])
 NAMES = [page.relative_to(ROOT).as_posix() for page in PAGES]
-LATER = {"kube", "exec"}
+LATER = {"kube"}
 """Words of commands that pages may mention as things to come."""
 
 

@@ -2,6 +2,8 @@
 
 import os
 import stat
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -151,3 +153,23 @@ async def test_a_task_has_a_private_tmp_that_is_empty_and_goes_with_it(users: Us
             assert len(words.split()) == 3, words
             assert not Path("/tmp/a").exists()
             wait_until(lambda: not [*folder.rglob(".tmp.*"), *folder.rglob("trash/*")], "its files are gone")
+
+
+@needs_root
+def test_a_program_that_is_executed_in_a_job_sees_the_jobs_own_tmp() -> None:
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
+        folder = Path(name)
+        with ControlProcess(folder / "control") as control:
+            agent = AgentProcess(folder / "node-1", control)
+            agent.add("executor: {private_tmp: true}")
+            with agent:
+                running = submit(control, "echo inside >/tmp/said; sleep 60", gpu_count=0)
+                until_state(control, running, "running")
+                words = [sys.executable, "-m", "stoker", "exec", running, "--", "cat", "/tmp/said"]
+                environ = {**os.environ, **control.environ}
+
+                def told() -> str:
+                    return subprocess.run(words, env=environ, capture_output=True, text=True, timeout=60).stdout
+
+                wait_until(lambda: told() == "inside\n", "it sees what the job wrote to its /tmp")
+                assert not Path("/tmp/said").exists()

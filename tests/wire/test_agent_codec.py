@@ -21,6 +21,7 @@ from stoker.brain.domain.report import (
     LogRequest,
     Registration,
     Report,
+    SessionOpening,
     Started,
     TaskFinished,
     TaskInventory,
@@ -128,6 +129,8 @@ instructions: st.SearchStrategy[Instruction] = st.one_of(
         workdir=text,
         gpus=uuids,
         gpu_share=shares,
+        tty=st.booleans(),
+        stays=st.booleans(),
         cpus=count,
         memory_mb=big,
         user=text,
@@ -207,6 +210,15 @@ def test_log_messages_survive_the_wire(request: LogRequest, chunk: LogChunk) -> 
     "frame",
     [
         TunnelFrame(tunnel=1, what=FrameKind.OPEN, key=TaskKey(JobId(7), 2, 1), port=8888, kind="tcp"),
+        TunnelFrame(
+            tunnel=7,
+            what=FrameKind.OPEN,
+            key=TaskKey(JobId(7), 2, 1),
+            kind="session",
+            opening=SessionOpening(
+                session="x1", argv=("sh", "", "ü"), tty=True, columns=80, rows=24, term="xterm", at=7
+            ),
+        ),
         TunnelFrame(tunnel=2, what=FrameKind.OPENED),
         TunnelFrame(tunnel=3, what=FrameKind.DATA, data=b"\0\xff"),
         TunnelFrame(tunnel=4, what=FrameKind.CREDIT, credit=1 << 20),
@@ -318,7 +330,7 @@ def test_every_field_of_every_noun_is_on_the_wire() -> None:
         Started: 3,
         Beat: 6,
         GpuReading: 6,
-        Start: 21,
+        Start: 23,
         Stop: 5,
         StopNotice: 4,
         Warn: 5,

@@ -13,7 +13,7 @@ CALLS = {"close", "server", "patience_s", "submit_many", "submit_array", "member
 CALLS |= {"follow_logs", "root"}
 """Methods that ask in their own way what another method asks, or ask nothing."""
 UNASKED = {"submit_task", "cancel_task", "backup", "control", "promote", "events", "root_health", "ready"}
-UNASKED |= {"metrics", "errors", "forward"}
+UNASKED |= {"metrics", "errors", "forward", "exec", "attach"}
 """Endpoints that the clients have no method for."""
 
 

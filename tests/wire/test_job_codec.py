@@ -89,6 +89,8 @@ VIEW = JobView(
     time_limit_ms=6,
     retries=7,
     requeue=True,
+    tty=True,
+    detached=True,
     visible=Visible.INDEX,
     retries_used=8,
     requeues_used=9,
@@ -167,14 +169,14 @@ def test_every_field_of_a_message_arrives_under_its_name_in_rest() -> None:
         cpus=3, memory_mb=4, tasks=5, tasks_per_node=6, image="i", argv=["a", "b"], env={"K": "V"}, workdir="/w",
         time_limit="2h", retries=8, requeue=False, visible="index", array="0-3", after=["ok:1"], hold=True,
         begin="now+2h", comment="c", output="o", error="e", where="z=a", exclude=["n1"], tolerate=["*"], partition="p",
-        script="echo",
+        script="echo", tty=True, detached=True,
     )  # fmt: skip
     assert job_body(job) == JobBody(
         name="n", tenant="t", user="u", job_class=JobClass.ONLINE, priority=7, gpu_count=1, gpu_memory_mb=2,
         gpu_model="m", cpus=3, memory_mb=4, tasks=5, tasks_per_node=6, image="i", command=["a", "b"], env={"K": "V"},
         workdir="/w", time_limit="2h", retries=8, requeue=False, visible=Visible.INDEX, array="0-3", after=["ok:1"],
         hold=True, begin="now+2h", comment="c", output="o", error="e", where="z=a", exclude=["n1"], tolerate=["*"],
-        partition="p", script="echo",
+        partition="p", script="echo", tty=True, detached=True,
     )  # fmt: skip
     assert job_body(pb.NewJob(shell="x", priority_word="high")) == JobBody(command="x", priority="high")
 

@@ -164,6 +164,8 @@ EVERY: dict[str, tuple[object, Callable[[JobSpec], object], object]] = {
     "time_limit": ("2m", lambda job: job.time_limit_ms, 120_000),
     "retries": (2, lambda job: job.retries_max, 2),
     "requeue": (False, lambda job: job.requeue, False),
+    "tty": (True, lambda job: job.tty, True),
+    "detached": (True, lambda job: job.detached, True),
     "lost_after": ("60s", lambda job: job.lost_after_ms, 60_000),
     "preemptible": (True, lambda job: job.preemptible, True),
     "checkpoint": ("10m", lambda job: job.checkpoint_ms, 600_000),

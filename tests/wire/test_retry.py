@@ -160,7 +160,7 @@ def test_a_repeat_that_finds_its_work_done_is_an_answer_and_a_first_try_is_not()
 
 
 def test_what_a_second_one_would_refuse_or_undo_is_not_repeatable_and_the_rest_is() -> None:
-    once = {"requeue", "signal", "forward", "forget", "promote", "revoke_token"}
+    once = {"requeue", "signal", "forward", "exec", "attach", "forget", "promote", "revoke_token"}
     once |= {f"{verb}_{noun}" for verb in ("create", "delete") for noun in ("partition", "tenant")} | {"create_token"}
     assert {name for name, row in endpoints.ENDPOINTS.items() if not row.repeatable} == once
     assert all(request_to(row, "x").repeatable == row.repeatable for row in endpoints.ENDPOINTS.values())

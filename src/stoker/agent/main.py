@@ -225,7 +225,7 @@ async def _serve(
         telemetry=telemetry,
         folders=folders,
         fence=fence,
-        dialer=TaskPorts(asyncio.to_thread),
+        dialer=TaskPorts(asyncio.to_thread, runner.data_dir),
         locality=locality,
         gpus=monitor,
     )

@@ -20,6 +20,7 @@ from stoker.brain.domain.report import (
     LogRequest,
     Registration,
     Report,
+    SessionOpening,
     TaskFinished,
     TaskStatus,
     TunnelFrame,
@@ -419,7 +420,11 @@ class Runner(Protocol):
 
 
 class Dialer(Protocol):
-    """Way to ports on which tasks of this node listen."""
+    """Way to ports on which tasks of this node listen, and to sessions in them."""
+
+    async def enter(self, key: TaskKey, opening: SessionOpening) -> "tuple[asyncio.StreamReader, asyncio.StreamWriter]":
+        """Connect to a session in a task, which answers by frames of its own. Raises: OSError, with text for people."""
+        ...
 
     async def dial(self, key: TaskKey, port: int) -> "tuple[asyncio.StreamReader, asyncio.StreamWriter]":
         """Connect to a port on which this very task listens. Raises: OSError, whose text is for people."""

@@ -80,7 +80,7 @@ class RunnerSocket:
         `every_start`: fields of `StartInstruction` that are the same for all of this node: `allow_root`, `umask`,
         `limits`, `pids_max`, `cpu_limit`, `private_tmp`, `prolog`, `epilog`,
         `site_timeout_s`. A runner that an earlier agent has started obeys them too."""
-        self._data_dir = data_dir
+        self.data_dir = data_dir
         self._clock = clock
         self._options = options or {}
         self._every_start = {"allow_root": False, **(every_start or {})}
@@ -104,9 +104,9 @@ class RunnerSocket:
     async def connect(self) -> None:
         """Connect to the runner of this node, or to one that is started now. Raises OSError when neither works."""
         await self.close()
-        self._data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         if os.geteuid() == 0:
-            let_through(self._data_dir)
+            let_through(self.data_dir)
         reader, self._writer, greeting = await self._reach()
         self._reports = asyncio.Queue(REPORTS_MAX)
         self._asked.clear()
@@ -141,6 +141,10 @@ class RunnerSocket:
             "output": native(start.output),
             "error": native(start.error),
             "append": start.append,
+            "tty": start.tty,
+            "stays": start.stays,
+            "columns": 0,
+            "rows": 0,
             "folder": task.folder,
             "lease_ms": start.lease_ms,
             "script": native(start.script),
@@ -176,7 +180,7 @@ class RunnerSocket:
 
     def revoke(self, key: TaskKey) -> bool:
         """Make its output before the runner does, which starts nothing whose output is there."""
-        base = str(self._data_dir / protocol.SPOOL_NAME / _text(key))
+        base = str(self.data_dir / protocol.SPOOL_NAME / _text(key))
         revoked = spool.claim(base)
         if revoked:
             spool.seal(base)
@@ -188,7 +192,7 @@ class RunnerSocket:
 
     async def read_log(self, key: TaskKey, offset: int, limit: int) -> LogSlice:
         """Read a task's output from its spool. Raises FileNotFoundError when none is kept here."""
-        base = str(self._data_dir / protocol.SPOOL_NAME / _text(key))
+        base = str(self.data_dir / protocol.SPOOL_NAME / _text(key))
         try:
             begin, content, size, ended = spool.read(base, offset, limit)
         except FileNotFoundError as error:
@@ -252,7 +256,7 @@ class RunnerSocket:
         """A connection on which the runner has begun to speak: one that dies still takes connections for a moment.
         Raises FileNotFoundError, ConnectionError."""
         # By way of a descriptor, since a UNIX address holds only 107 bytes.
-        with opened(self._data_dir, os.O_PATH | os.O_DIRECTORY) as folder:
+        with opened(self.data_dir, os.O_PATH | os.O_DIRECTORY) as folder:
             reader, writer = await asyncio.open_unix_connection(f"/proc/self/fd/{folder}/{protocol.SOCKET_NAME}")
         greeting = b""
         try:
@@ -273,8 +277,8 @@ class RunnerSocket:
         options = [word for name, value in self._options.items() for word in (f"--{name}", str(value))]
         # With UTF-8, whatever the agent's locale is: by it names of folders and files become bytes.
         runner = [sys.executable, "-X", "utf8", "-m", "stoker.agent.runner"]
-        arguments = [*runner, "--data_dir", str(self._data_dir.resolve()), *options]
-        log = str(self._data_dir / protocol.LOG_NAME)
+        arguments = [*runner, "--data_dir", str(self.data_dir.resolve()), *options]
+        log = str(self.data_dir / protocol.LOG_NAME)
         with suppress(FileNotFoundError):
             self._log_from = os.stat(log).st_size
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
@@ -299,7 +303,7 @@ class RunnerSocket:
     def _last_words(self) -> str:
         """What the runner that was started last has said."""
         try:
-            with (self._data_dir / protocol.LOG_NAME).open("rb") as log:
+            with (self.data_dir / protocol.LOG_NAME).open("rb") as log:
                 log.seek(max(self._log_from, log.seek(0, os.SEEK_END) - _LOG_TAIL_BYTES))
                 content = log.read()
         except OSError as error:
@@ -308,7 +312,7 @@ class RunnerSocket:
         return words.lstrip("0123456789 ") or self._of_the_disk() or "its log is empty"
 
     def _of_the_disk(self) -> str:
-        return disk_fault(str(self._data_dir), f"data folder {self._data_dir}")
+        return disk_fault(str(self.data_dir), f"data folder {self.data_dir}")
 
     # --- messages -----------------------------------------------------------------------------------------------
 

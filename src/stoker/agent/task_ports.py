@@ -18,11 +18,17 @@ import socket
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Set
 from contextlib import suppress
+from pathlib import Path
 from typing import Final
 
+import msgspec
+
+from stoker.agent.runner.files import opened
 from stoker.agent.runner.process.procfs import every_proc, mark_of, with_descendants
 from stoker.agent.runner.protocol import key_text
+from stoker.agent.runner.session.frames import SOCKET_NAME, encode_control
 from stoker.brain.domain.instruction import TaskKey
+from stoker.brain.domain.report import SessionOpening
 
 CONNECT_S: Final = 5.0
 _LISTEN: Final = "0A"
@@ -43,9 +49,25 @@ _TABLES: Final = {socket.AF_INET: "/proc/net/tcp", socket.AF_INET6: "/proc/net/t
 class TaskPorts:
     """The Dialer port on a real node."""
 
-    def __init__(self, aside: Callable[[Callable[[TaskKey, int], str], TaskKey, int], Awaitable[str]]) -> None:
-        """`aside` looks in a thread: on a node of thousands of processes that takes some tenths of a second."""
+    def __init__(
+        self, aside: Callable[[Callable[[TaskKey, int], str], TaskKey, int], Awaitable[str]], runner_folder: Path
+    ) -> None:
+        """`aside` looks in a thread: on a node of thousands of processes that takes some tenths of a second.
+        `runner_folder`: the data folder of the runner, where its sessions are reached."""
         self._aside = aside
+        self._runner_folder = runner_folder
+
+    async def enter(self, key: TaskKey, opening: SessionOpening) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        """Connect to a session that the runner holds, and say which. Raises: OSError, whose text is for people."""
+        try:
+            with opened(self._runner_folder, os.O_PATH | os.O_DIRECTORY) as folder:
+                reader, writer = await asyncio.open_unix_connection(f"/proc/self/fd/{folder}/{SOCKET_NAME}")
+        except (FileNotFoundError, ConnectionError) as fault:
+            words = "the runner of this node holds no sessions: it is of an older version, or gone"
+            raise OSError(errno.ECONNREFUSED, words) from fault
+        fields = msgspec.structs.asdict(opening)
+        writer.write(encode_control(type="open", key=key_text(key.job, key.attempt, key.rank), **fields))
+        return reader, writer
 
     async def dial(self, key: TaskKey, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         """Connect to a port on which the task listens. Raises: OSError, whose text is for people."""

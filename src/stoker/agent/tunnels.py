@@ -1,6 +1,7 @@
-"""Tunnels to ports of this node's tasks: many connections on one stream to the control plane.
+"""Tunnels to ports of this node's tasks and to sessions in them: many connections on one stream to the control plane.
 
 Rules: U1  a connection is made only to a port on which a process of that very task listens, on the loopback (`Dialer`)
+           or to a session that the runner holds
        U2  at most TUNNELS_MAX are open; one more is refused
        U3  when the stream breaks, or the daemon is cut off, every connection ends
        U4  what is no tunnel of a known kind is refused by its name: a newer control plane may know more
@@ -13,7 +14,7 @@ from typing import Final
 from stoker.agent.ports import Dialer, LinkDown, LinkSession
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.report import FrameKind, TunnelFrame
-from stoker.wire.tunnel import PIECE_BYTES, TCP, TunnelBroken, TunnelEnd
+from stoker.wire.tunnel import PIECE_BYTES, SESSION, TCP, TunnelBroken, TunnelEnd
 
 TUNNELS_MAX: Final = 256
 """Of one node: a browser has six connections to a notebook."""
@@ -48,17 +49,20 @@ class NodeTunnels:
             tunnel.take(frame)
         elif frame.what is FrameKind.OPEN and frame.key is not None:
             made = TunnelEnd(frame.tunnel, self._frames.put_nowait)
-            if frame.kind != TCP:
+            if frame.kind not in (TCP, SESSION) or (frame.kind == SESSION) != (frame.opening is not None):
                 made.break_off(f"the agent of this node knows no tunnel of kind {frame.kind[:20]!r}")
             elif len(self._open) >= TUNNELS_MAX:
                 made.break_off(f"{TUNNELS_MAX} connections to tasks of this node are open already")
             else:
                 self._open[frame.tunnel] = made
-                group.create_task(self._serve(made, frame.key, frame.port))
+                group.create_task(self._serve(made, frame.key, frame))
 
-    async def _serve(self, tunnel: TunnelEnd, key: TaskKey, port: int) -> None:
+    async def _serve(self, tunnel: TunnelEnd, key: TaskKey, frame: TunnelFrame) -> None:
         try:
-            reader, writer = await self._dialer.dial(key, port)
+            if frame.opening is not None:
+                reader, writer = await self._dialer.enter(key, frame.opening)
+            else:
+                reader, writer = await self._dialer.dial(key, frame.port)
         except OSError as fault:
             tunnel.break_off(fault.strerror or str(fault))
             del self._open[tunnel.number]

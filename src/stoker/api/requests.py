@@ -44,6 +44,8 @@ _RANKS: Final = {
     Role.LEAD: 2,
     Role.ADMIN: 3,
 }
+_ENTRIES: Final = ("exec", "attach")
+"""What WebSockets into jobs are called: their handshake is a GET, and they are no reads."""
 _METRICS: Final = endpoints.METRICS.path
 
 
@@ -109,6 +111,8 @@ def audit_action_of(method: str, path: str) -> AuditAction:
     name, _, tail = rest.partition("/")
     operation = tail if noun == "jobs" and tail in ACTIONS.values() else ASK
     action = READ if method in ("GET", "HEAD") else _CHANGES.get((method, noun, tail), operation)
+    if noun == "jobs" and tail in _ENTRIES:
+        action = "exec"
     if action == READ and noun in ("jobs", "tasks") and tail:
         action = f"{READ}_{tail.partition('/')[0][:20]}"
     if noun not in ("jobs", "tasks") or not name:

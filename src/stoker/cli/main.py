@@ -34,7 +34,7 @@ UNWRITABLE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EI
 SECTIONS: Final = {
     "Try it": ("demo", "up", "sim"),
     "Access": ("login", "logout"),
-    "Jobs": ("submit", "list", "top", "status", "logs", "why", "events", "wait"),
+    "Jobs": ("submit", "list", "top", "status", "logs", "why", "events", "wait", "exec", "attach"),
     "Orders to jobs": ("cancel", "hold", "release", "requeue", "signal", "update"),
     "Nodes": ("node", "gpu", "partition"),
     "Sharing": ("tenant", "quota", "secret"),
@@ -46,6 +46,8 @@ SECTIONS: Final = {
 as SECTION, without one at the end of the last section."""
 _HOMES: Final = {
     "list": ("listing", "list_jobs"),
+    "exec": ("exec_session", "execute"),
+    "attach": ("exec_session", "attach"),
     "logout": ("login", "logout"),
     "restore": ("backup", "restore"),
     **{name: ("job_operations", name) for name in SECTIONS["Orders to jobs"]},

@@ -230,6 +230,20 @@ def check_owner(state: ClusterState, caller: Caller, job: Job) -> None:
         )
 
 
+def check_enter(state: ClusterState, caller: Caller, job: Job) -> None:
+    """Refuse a caller that is neither the job's owner, nor a lead above it, nor an admin. Raises: `not_allowed`.
+
+    Whoever comes into a task acts as its account, so the visibility of its tenant lets nobody in.
+    """
+    check_change(state, caller, job)
+    if caller.role not in (Role.ADMIN, Role.LEAD) and caller.account != job.account:
+        raise not_allowed(
+            f"job {job.label} is of {job.account}, and only its owner and leads are let into it; your token is of "
+            f"{caller.account}, with the role {caller.role}",
+            f"ask {job.account}, a lead of {job.spec.tenant} or an admin",
+        )
+
+
 def owned(state: ClusterState, caller: Caller, spec: JobSpec) -> JobSpec:
     """Return the job that this caller submits by `spec`: under an account and in a tenant of the caller.
 

@@ -15,7 +15,7 @@ from stoker.brain.domain.gpu_telemetry import GpuReading
 from stoker.brain.domain.ids import Epoch, GpuUuid, NodeName, Position
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.notify import DeliveryResult, Message
-from stoker.brain.domain.report import LogChunk
+from stoker.brain.domain.report import LogChunk, SessionOpening
 from stoker.brain.domain.secret import SealedValue
 from stoker.brain.domain.units import Mono
 from stoker.ports import Clock, Entropy, Telemetry
@@ -141,6 +141,17 @@ class TaskTunnels(Protocol):
         ...
 
 
+class TaskSessions(Protocol):
+    """Sessions in tasks: programs that people execute there, and terminals of tasks."""
+
+    def session(self, place: LogPlace, opening: SessionOpening) -> AbstractAsyncContextManager[TunnelEnd]:
+        """Have a session in a task, from entry to exit; what follows are frames as in `wire/terminal.py`.
+
+        Raises: StokerError `node_unreachable`, `exec_unavailable` or `too_many_forwards`.
+        """
+        ...
+
+
 class NodeReports(Protocol):
     """Reports of nodes on their tasks, for the audit of the ledger."""
 
@@ -180,7 +191,7 @@ class Duty(NamedTuple):
     run: Callable[[], Coroutine[None, None, None]]
 
 
-class Nodes(JobOutput, TaskTunnels, NodeReports, NodeTelemetry, Protocol):
+class Nodes(JobOutput, TaskTunnels, TaskSessions, NodeReports, NodeTelemetry, Protocol):
     """The nodes of a runtime that instructs them itself."""
 
     def begin(self) -> None:

@@ -243,6 +243,8 @@ class Outbox:
             host_file=host_file(attempt, addresses),
             encoding=job.spec.encoding,
             script=job.spec.script,
+            tty=job.spec.tty and key.rank == 0,
+            stays=job.spec.detached,
         )
 
 

@@ -37,6 +37,7 @@ from stoker.brain.domain.report import (
     LogChunk,
     Registration,
     Report,
+    SessionOpening,
     Started,
     TaskFinished,
     TaskInventory,
@@ -61,7 +62,7 @@ from stoker.live.node_figures import FigureBook
 from stoker.live.outbox import InstructionStream, Outbox
 from stoker.live.settings.control import ControlSettings
 from stoker.live.streams import LOG_REQUESTS_MAX, LogChannel, Message, Outgoing, TunnelChannel
-from stoker.wire.tunnel import TCP, TunnelBroken, TunnelEnd
+from stoker.wire.tunnel import SESSION, TCP, TunnelBroken, TunnelEnd
 
 NODE_TUNNELS_MAX: Final = 128
 """Half of what an agent takes, since those of an older stream may not be gone yet."""
@@ -294,28 +295,52 @@ class Sessions:
 
         Raises: StokerError `node_unreachable`, `forward_unavailable`, `too_many_forwards` or `port_not_listening`.
         """
-        node, key = place
+        channel = self._tunnels_of(place.node, "forward_unavailable", "lets nobody through to ports of its tasks")
+        with channel.opening(place.key, TCP, port=port) as tunnel:
+            fault = await self._fault_of(tunnel, place.node)
+            if fault:
+                hint = "start the server in the job, on 127.0.0.1 or all addresses, and connect once more"
+                raise StokerError(refuse("port_not_listening", fault, hint, node=place.node, port=port))
+            yield tunnel
+
+    @asynccontextmanager
+    async def session(self, place: LogPlace, opening: SessionOpening) -> AsyncIterator[TunnelEnd]:
+        """Have a session in a task, from entry to exit. What follows are frames of the node's runner.
+
+        Raises: StokerError `node_unreachable`, `exec_unavailable` or `too_many_forwards`.
+        """
+        channel = self._tunnels_of(place.node, "exec_unavailable", "lets nobody into its tasks")
+        with channel.opening(place.key, SESSION, session=opening) as tunnel:
+            fault = await self._fault_of(tunnel, place.node)
+            if fault:
+                hint = "see that agent and runner there are of this version; what runs there goes on"
+                raise StokerError(refuse("exec_unavailable", f"node {place.node}: {fault}", hint, node=place.node))
+            yield tunnel
+
+    def _tunnels_of(self, node: NodeName, code: str, words: str) -> TunnelChannel:
+        """Raises: StokerError `node_unreachable`, `too_many_forwards` or `code`, where its agent is too old."""
         stream = self._by_node.get(node)
         if stream is None or not stream.attached:
             raise StokerError(_unreachable(node, "it has no open stream"))
         if not stream.tunnels.attached:
-            message = f"the agent of {node} lets nobody through to ports of its tasks"
             hint = "it is of an older version: upgrade it; what runs there goes on"
-            raise StokerError(refuse("forward_unavailable", message, hint, node=node))
+            raise StokerError(refuse(code, f"the agent of {node} {words}", hint, node=node))
         if stream.tunnels.count >= NODE_TUNNELS_MAX:
             message = f"{NODE_TUNNELS_MAX} connections to tasks of {node} are open already"
             hint = "close some, or try again later"
             raise StokerError(refuse("too_many_forwards", message, hint, forwards_max=NODE_TUNNELS_MAX))
-        with stream.tunnels.opening(key, port, TCP) as tunnel:
-            try:
-                async with asyncio.timeout(OPEN_TIMEOUT_S):
-                    await tunnel.until_open()
-            except TimeoutError:
-                raise StokerError(_unreachable(node, f"it didn't connect within {OPEN_TIMEOUT_S:.0f} s")) from None
-            except TunnelBroken as fault:
-                hint = "start the server in the job, on 127.0.0.1 or all addresses, and connect once more"
-                raise StokerError(refuse("port_not_listening", str(fault), hint, node=node, port=port)) from None
-            yield tunnel
+        return stream.tunnels
+
+    async def _fault_of(self, tunnel: TunnelEnd, node: NodeName) -> str:
+        """Return why the agent doesn't connect; empty = it has. Raises: StokerError `node_unreachable`."""
+        try:
+            async with asyncio.timeout(OPEN_TIMEOUT_S):
+                await tunnel.until_open()
+        except TimeoutError:
+            raise StokerError(_unreachable(node, f"it didn't connect within {OPEN_TIMEOUT_S:.0f} s")) from None
+        except TunnelBroken as fault:
+            return str(fault)
+        return ""
 
     def close(self) -> None:
         """End every stream: this control plane stops. Agents keep their jobs running and come back."""

@@ -14,7 +14,7 @@ import msgspec
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.brain.domain.ids import Epoch
 from stoker.brain.domain.instruction import Instruction, TaskKey
-from stoker.brain.domain.report import FrameKind, LogChunk, LogRequest, TunnelFrame
+from stoker.brain.domain.report import FrameKind, LogChunk, LogRequest, SessionOpening, TunnelFrame
 from stoker.wire.tunnel import TunnelEnd
 
 INSTRUCTIONS_MAX: Final = 4_096
@@ -173,7 +173,7 @@ class LogChannel:
 
 
 class TunnelChannel:
-    """Tunnels to ports of the tasks of one node: many on one stream, each with credits (`wire/tunnel.py`)."""
+    """Tunnels to ports of one node's tasks and to sessions in them: many on one stream, with credits."""
 
     def __init__(self) -> None:
         self._open: dict[int, TunnelEnd] = {}
@@ -189,12 +189,15 @@ class TunnelChannel:
         return len(self._open)
 
     @contextmanager
-    def opening(self, key: TaskKey, port: int, kind: str) -> Iterator[TunnelEnd]:
+    def opening(
+        self, key: TaskKey, kind: str, *, port: int = 0, session: SessionOpening | None = None
+    ) -> Iterator[TunnelEnd]:
         """Have a tunnel from entry to exit, to which the agent answers first (`until_open`)."""
         tunnel = TunnelEnd(self._next, self._frames.put_nowait)
         self._next += 1
         self._open[tunnel.number] = tunnel
-        self._frames.put_nowait(TunnelFrame(tunnel=tunnel.number, what=FrameKind.OPEN, key=key, port=port, kind=kind))
+        asked = TunnelFrame(tunnel=tunnel.number, what=FrameKind.OPEN, key=key, port=port, kind=kind, opening=session)
+        self._frames.put_nowait(asked)
         try:
             yield tunnel
         finally:

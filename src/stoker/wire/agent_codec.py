@@ -27,6 +27,7 @@ from stoker.brain.domain.report import (
     LogRequest,
     Registration,
     Report,
+    SessionOpening,
     Started,
     TaskFinished,
     TaskInventory,
@@ -257,7 +258,9 @@ def encode_frame(frame: TunnelFrame) -> pb.TunnelFrame:
     match frame.what:
         case FrameKind.OPEN:
             assert frame.key is not None, f"no task: {frame}"
-            wire = pb.TunnelOpen(key=pb.TaskKey(**_fields(frame.key)), port=frame.port, kind=frame.kind)
+            opening = None if frame.opening is None else pb.SessionOpening(**_fields(frame.opening))
+            key = pb.TaskKey(**_fields(frame.key))
+            wire = pb.TunnelOpen(key=key, port=frame.port, kind=frame.kind, session=opening)
             return pb.TunnelFrame(tunnel=frame.tunnel, open=wire)
         case FrameKind.OPENED:
             return pb.TunnelFrame(tunnel=frame.tunnel, opened=True)
@@ -281,6 +284,8 @@ def decode_frame(wire: pb.TunnelFrame) -> TunnelFrame | None:
     fields: dict[str, Any] = {"tunnel": wire.tunnel, "what": FrameKind(what)}
     if what == "open":
         fields |= {"key": _decode_key(wire.open.key), "port": wire.open.port, "kind": wire.open.kind}
+        if wire.open.HasField("session"):
+            fields["opening"] = _decoded(SessionOpening, wire.open.session, argv=tuple(wire.open.session.argv))
     elif what in ("data", "credit"):
         fields[what] = getattr(wire, what)
     elif what == "broken":

@@ -201,6 +201,20 @@ FORWARD: Final = Endpoint(
     media_type="application/octet-stream",
     repeatable=False,
 )
+EXEC: Final = Endpoint(
+    *("GET", "/api/v1/jobs/{job_id}/exec", lambda: bytes),
+    query=lambda: rest.exec_session.ExecQuery,
+    media_type="application/octet-stream",
+    status=101,
+    repeatable=False,
+)
+ATTACH: Final = Endpoint(
+    *("GET", "/api/v1/jobs/{job_id}/attach", lambda: bytes),
+    query=lambda: rest.exec_session.AttachQuery,
+    media_type="application/octet-stream",
+    status=101,
+    repeatable=False,
+)
 
 # -- jobs in the dgpu dialect ------------------------------------------------------------------------------------------
 

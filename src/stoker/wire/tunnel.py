@@ -19,6 +19,8 @@ WINDOW_BYTES: Final = 256 << 10
 PIECE_BYTES: Final = 32 << 10
 TCP: Final = "tcp"
 """Kind of a tunnel to a port on which a task listens."""
+SESSION: Final = "session"
+"""Kind of a tunnel to a session in a task: a program that is executed there, or its terminal."""
 
 
 class TunnelBroken(Exception):

@@ -50,6 +50,7 @@ ORDER: dict[str, object] = {
     "prolog": "/etc/prolog", "epilog": "/etc/epilog", "site_env": {"A": "b"}, "site_timeout_s": 60,
     "gpu_share": 250, "cpus": 2, "cpu_limit": "weight", "denied_devices": [[195, 0]], "cpu_list": [0, 1],
     "private_tmp": True,
+    "tty": True, "stays": True, "columns": 100, "rows": 30,
 }  # fmt: skip
 
 
@@ -63,7 +64,7 @@ def test_a_start_of_an_older_agent_that_knows_no_files_has_none() -> None:
     meant |= {"umask": 0o022, "limits": {}, "pids_max": 0, "gang_port_min": 0, "gang_port_max": 0, "host_file": ""}
     meant |= {"prolog": "", "epilog": "", "site_env": {}, "site_timeout_s": 0}
     meant |= {"script": "", "gpu_share": 1_000, "cpus": 0, "cpu_limit": "", "denied_devices": [], "cpu_list": []}
-    meant |= {"private_tmp": False}
+    meant |= {"private_tmp": False, "tty": False, "stays": False, "columns": 0, "rows": 0}
     older = {name: value for name, value in ORDER.items() if name not in meant}
     assert read_start(older) == {**ORDER, **meant}
 

@@ -21,6 +21,7 @@ FIELD_OF: dict[Audience, str] = {
 }
 SLEEPS = """
     JobPlaced TaskStarted AttemptStopping CapacityClaimed JobHeld JobSignalled TimeLimitNear AttemptWarned JobForwarded
+    JobEntered
     MemberMade MembersCancelled SubmitKeyed
     NotificationTried NotificationSettled JobsPruned
     StartFailed NodeDropped NodeLost LeaseBroken PartitionDeleted TenantDeleted TokenCreated TokenRevoked NodeJoined
@@ -68,8 +69,8 @@ def test_what_says_what_a_job_runs_has_an_outline_for_those_who_may_not_know() -
         says = {"JobSpec", "TaskEnd", "Reason"} & parts.keys() and kind.row.audience is not Audience.TENANT
         assert not says or kind.row.outline is not None, kind
     assert [kind.__name__ for kind in EVENTS if kind.row.outline is not None] == [
-        *("JobSubmitted", "JobPlaced", "TaskEnded", "JobRequeued", "JobFinished", "JobUpdated", "SubmitKeyed"),
-        *("NotificationTried", "NotificationSettled"),
+        *("JobSubmitted", "JobPlaced", "TaskEnded", "JobRequeued", "JobFinished", "JobUpdated", "JobEntered"),
+        *("SubmitKeyed", "NotificationTried", "NotificationSettled"),
     ]
 
 

@@ -101,7 +101,7 @@ class RunnerLoop:
         self._watched: dict[int, RunnerTask] = {}
         self._journal = Journal(f"{settings.data_dir}/journal", reserve)
         self._journal.load()
-        self._supervisor = Supervisor(settings, self._journal, self._watch, self._close_watched)
+        self._supervisor = Supervisor(settings, self._journal, self._epoll, self._watch, self._close_watched)
         self._woken = self._listen_to_signals()
         if guard is not None:
             self._epoll.register(guard.descriptor, select.EPOLLIN)
@@ -133,8 +133,8 @@ class RunnerLoop:
         """Do one turn, and return True when the runner may leave."""
         events = self._epoll.poll(self._patience_s(), _EVENTS_PER_TURN)
         self._supervisor.trees.look_again()
-        for descriptor, _ in events:
-            self._hear(descriptor)
+        for descriptor, what in events:
+            self._hear(descriptor, what)
         self._end_leases()
         self._supervisor.reap()
         self._supervisor.advance()
@@ -174,7 +174,7 @@ class RunnerLoop:
             due.append(self._alone_since_s + self._settings.idle_exit_s)
         return max(0.0, min(due) - clock.boot_s())
 
-    def _hear(self, descriptor: int) -> None:
+    def _hear(self, descriptor: int, events: int) -> None:
         if descriptor == self._channel.talking:
             self._hear_agent()
         elif descriptor == self._channel.listening:
@@ -185,7 +185,7 @@ class RunnerLoop:
                 os.read(self._woken, 4096)
         elif self._guard is not None and descriptor == self._guard.descriptor:
             self._guard_is_gone(self._guard)
-        else:
+        elif not self._supervisor.sessions.hear(descriptor, events):
             task = self._watched.get(descriptor)
             if task is not None:
                 self._supervisor.hear(descriptor, task)

@@ -83,6 +83,12 @@ if TYPE_CHECKING:
         """Numbers of the CPUs that it runs on. Empty = all that the runner may."""
         private_tmp: bool
         """Give it folders of its own in the place of /tmp and /var/tmp, where the runner is root."""
+        tty: bool
+        """It has a terminal for its standard streams, of `columns` x `rows`; 0 = 80 x 24."""
+        stays: bool
+        """It goes on though nobody is connected to its terminal."""
+        columns: int
+        rows: int
         limits: dict[str, list[int]]
         """Soft and hard limit by the names of setrlimit(2), such as `nofile`. -1 = unlimited."""
 
@@ -144,7 +150,7 @@ _OLDER: Final[dict[str, object]] = {
     "output": "", "error": "", "append": False, "folder": "", "allow_root": False, "lease_ms": 0, "umask": 0o022,
     "limits": {}, "pids_max": 0, "gang_port_min": 0, "gang_port_max": 0, "host_file": "", "script": "",
     "prolog": "", "epilog": "", "site_env": {}, "site_timeout_s": 0, "gpu_share": 1_000, "cpus": 0, "cpu_limit": "",
-    "denied_devices": [], "cpu_list": [], "private_tmp": False,
+    "denied_devices": [], "cpu_list": [], "private_tmp": False, "tty": False, "stays": False, "columns": 0, "rows": 0,
 }  # fmt: skip
 """What a start means that is an older agent's, which says nothing of these (P2)."""
 _TEXTS: Final = (
@@ -152,8 +158,9 @@ _TEXTS: Final = (
 )  # fmt: skip
 _NUMBERS: Final = (
     "memory_mb", "probe_port", "lease_ms", "umask", "pids_max", "gang_port_min", "gang_port_max", "site_timeout_s",
-    "gpu_share", "cpus",
+    "gpu_share", "cpus", "columns", "rows",
 )  # fmt: skip
+_TRUTHS: Final = ("allow_root", "append", "private_tmp", "tty", "stays")
 _READ_BYTES: Final = 256 * 1024
 """Taken from the socket in one turn."""
 
@@ -187,7 +194,7 @@ def read_start(message: Mapping[str, object]) -> StartInstruction:
     start: dict[str, object] = {"do": "start", "key": key, "argv": argv, "env": env, "gpus": gpus}
     start |= {name: _text(message, name) for name in _TEXTS}
     start |= {name: read_number(message, name) for name in _NUMBERS}
-    start |= {name: _field(message, name, bool, "true or false") for name in ("allow_root", "append", "private_tmp")}
+    start |= {name: _field(message, name, bool, "true or false") for name in _TRUTHS}
     start["cpu_list"] = _numbers(message, "cpu_list")
     start["denied_devices"] = [
         _pair("denied_devices", pair) for pair in _field(message, "denied_devices", list, "pairs")

@@ -28,12 +28,15 @@ from stoker.agent.runner.process.launch import (
     port_conflict,
 )
 from stoker.agent.runner.process.tree import Trees
+from stoker.agent.runner.session.exec_session import surroundings_of
+from stoker.agent.runner.session.exec_sessions import ExecSessions
 from stoker.agent.runner.site_program import EPILOG, PROLOG, SitePrograms
 from stoker.agent.runner.task import ENDING, RUNNING, STARTING, WHOLE_GPU, Leases, RunnerTask, site_fields
 from stoker.agent.runner.task_output import TaskOutputs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import select
     from collections.abc import Callable, Iterator
     from typing import Final
 
@@ -53,8 +56,15 @@ _SIGNALS: Final = range(1, 65)
 class Supervisor:
     """Every task from its start record to its end record."""
 
-    def __init__(self, settings: RunnerSettings, journal: Journal, watch: Watch, close: Callable[[int], None]) -> None:
-        """`watch` has the loop wait for a descriptor, until `close` closes it. Raises OSError."""
+    def __init__(
+        self,
+        settings: RunnerSettings,
+        journal: Journal,
+        epoll: select.epoll,
+        watch: Watch,
+        close: Callable[[int], None],
+    ) -> None:
+        """`watch` has the loop wait for a descriptor with `epoll`, until `close` closes it. Raises OSError."""
         self._settings = settings
         self._journal = journal
         self._watch = watch
@@ -67,6 +77,7 @@ class Supervisor:
         self._site = SitePrograms(self.cgroups, self.trees, watch, close)
         self.tasks: dict[str, RunnerTask] = {}
         self.leases = Leases()
+        self.sessions = ExecSessions(settings, epoll, self.tasks, self.trees, self.leases.silent_s)
         self.recorded: list[RunnerTask] = []
         """Starts whose record isn't durable yet."""
         self.ready: deque[RunnerTask] = deque()
@@ -93,8 +104,7 @@ class Supervisor:
         task.start = instruction
         self.leases.add(key, instruction["lease_ms"])
         self._journal.start(task.start_record(self._boot_id))
-        bound = self._bound_reached()
-        if bound:
+        if bound := self._bound_reached():
             self._fail(task, "never_started", bound)
         else:
             self.recorded.append(task)
@@ -215,8 +225,7 @@ class Supervisor:
         account = actor(start["user"], self._settings.node, allow_root=start["allow_root"])
         if start["workdir"] and not start["workdir"].startswith("/"):
             raise CannotStart(f"the working directory {start['workdir'][:200]!r} isn't an absolute path")
-        conflict = port_conflict(start["probe_port"]) if start["probe_port"] else ""
-        if conflict:
+        if conflict := port_conflict(start["probe_port"]) if start["probe_port"] else "":
             raise CannotStart(conflict, "port_taken")
         workdir = start["workdir"] or self.output_retention.workdir(task.key)
         script_folder = ""
@@ -231,6 +240,8 @@ class Supervisor:
         launch = Launch(start, (procfs.MARK_NAME, task.tree.mark), workdir, account, task.tree.group)
         launch.keep_script(script_folder, start["script"])
         launch.keep_private_tmp(self.output_retention.private_tmp(task.key))
+        launch.terminal = start["tty"]
+        task.surroundings = surroundings_of(start, workdir)
         if self._settings.folder_bytes_max:
             job = int(task.key.partition(".")[0])
             ours = (start["folder"], "" if start["workdir"] else workdir)
@@ -261,14 +272,19 @@ class Supervisor:
 
     def _fork(self, task: RunnerTask, launch: Launch) -> None:
         pipes = task.copier.pipes if task.copier else Pipes()
+        terminal = self.sessions.terminal(task, task.start) if task.start is not None and launch.terminal else -1
+        streams = (terminal,) * 3 if launch.terminal else (self._null, pipes.output, pipes.error)
         task.tree.born_s = clock.boot_s()
         task.tree.pipe = os.fstat(pipes.output).st_ino
         task.tree.uid = NOBODY if launch.actor.name else None
+        pid = 0
         try:
-            pid, task.answer = launch.fork((self._null, pipes.output, pipes.error))
+            pid, task.answer = launch.fork(streams)
         except OSError:
             pipes.close()
             raise
+        finally:
+            self.sessions.led(task, pid, terminal)
         pipes.close_task_ends()
         task.start, task.output = None, pipes.take()
         task.epilog = self._journal.open[task.key].get("epilog")
@@ -280,10 +296,9 @@ class Supervisor:
 
     def hear(self, descriptor: int, task: RunnerTask) -> None:
         """Read from the descriptor of a task that is readable."""
-        program = self._site.of(task)
         if descriptor == task.answer:
             self.hear_answer(task)
-        elif program is not None and descriptor == program.output:
+        elif (program := self._site.of(task)) is not None and descriptor == program.output:
             self._site.hear(program)
         elif descriptor == task.output:
             self._outputs.take(task)
@@ -322,6 +337,7 @@ class Supervisor:
                 break
             any_reaped = True
             self._outputs.reaped(pid)
+            self.sessions.reaped(pid, status, now_s)
             tree = self.trees.reaped(pid)
             if tree is not None and not self._site.reaped(tree, status, now_s):
                 self._leader_ended(self.tasks[tree.key], status, now_s)
@@ -332,12 +348,14 @@ class Supervisor:
 
     def _leader_ended(self, task: RunnerTask, status: int, now_s: float) -> None:
         self.hear_answer(task)
+        self.sessions.leader_ended(task, status, now_s)
         task.leader_ended(status, now_s)
         self._ending[task.key] = task
 
     def advance(self) -> None:
         """Take the tasks that are ending, and due for a look, one step on."""
         now_s = clock.boot_s()
+        self.sessions.advance()
         for program in self._site.over(now_s):
             self._site_program_over(self.tasks[program.key], program)
         for task in [task for task in self._ending.values() if task.check_s <= now_s]:
@@ -407,7 +425,7 @@ class Supervisor:
     def next_check_s(self) -> float:
         """Return the boot time at which `advance` is due, in seconds; infinity = not before something happens."""
         first = min((task.check_s for task in self._ending.values()), default=float("inf"))
-        return min(first, self._site.next_check_s)
+        return min(first, self._site.next_check_s, self.sessions.next_check_s)
 
     def _fail(self, task: RunnerTask, cause: str, error: str) -> None:
         """End a task that never had a process."""
@@ -419,6 +437,7 @@ class Supervisor:
 
     def _over(self, task: RunnerTask) -> None:
         """End a task whose tree is gone. It is reported once its end record is durable."""
+        self.sessions.task_over(task)
         self._outputs.end(task)
         if task.answer >= 0:
             self._close(task.answer)
@@ -470,13 +489,7 @@ class Supervisor:
     def inventory(self) -> Iterator[TaskFields]:
         """Yield every open task; one whose end isn't durable yet counts as ending."""
         for task in self.tasks.values():
-            yield {
-                "key": task.key,
-                "phase": task.phase,
-                "gpus": task.gpus,
-                "gpu_share": task.gpu_share,
-                "started_at": task.started_at,
-            }
+            yield task.fields
         for over in self.overs:
             yield {
                 "key": over["key"],

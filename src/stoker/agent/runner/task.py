@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from stoker.agent.runner.output.spool import Spool
     from stoker.agent.runner.process.cgroup import TaskCgroup
     from stoker.agent.runner.process.tree import Trees
-    from stoker.agent.runner.protocol import EndFields, SiteFields, StartInstruction
+    from stoker.agent.runner.protocol import EndFields, SiteFields, StartInstruction, TaskFields
 
 STARTING: Final = "starting"
 RUNNING: Final = "running"
@@ -80,6 +80,8 @@ class RunnerTask:
         """What it has said so far."""
         self.output = -1
         """Read end of the output pipe."""
+        self.surroundings = b""
+        """What a program gets that is executed beside it (`session`). Empty = none can be executed so."""
         self.copier: Copier | None = None
         """When its output also goes to a file of its user's."""
         self.spool: Spool | None = None
@@ -127,6 +129,17 @@ class RunnerTask:
         if self.start is not None and self.start["epilog"]:
             record["epilog"] = site_fields(self.start, self.start["epilog"])
         return record
+
+    @property
+    def fields(self) -> TaskFields:
+        """The task as the inventory has it."""
+        return {
+            "key": self.key,
+            "phase": self.phase,
+            "gpus": self.gpus,
+            "gpu_share": self.gpu_share,
+            "started_at": self.started_at,
+        }
 
     def end_fields(self, at: int) -> EndFields:
         """Return the end of this task, which happened at `at`, in milliseconds since 1970."""
@@ -264,6 +277,10 @@ class Leases:
             self._with[lease_s] -= 1
             if not self._with[lease_s]:
                 del self._with[lease_s]
+
+    def silent_s(self, now_s: float) -> float:
+        """Return since how long no beat that was answered was sent."""
+        return now_s - self._answered_s
 
     @property
     def due_s(self) -> float:

@@ -16,12 +16,14 @@ Rules: N1  who owes us something for QUIET_S - a whole request, or room for more
        N8  a connection takes its place when it is accepted, before its TLS handshake, which it owes us like a request
        N9  what is no request to a control plane (bytes that aren't HTTP, CONNECT) gets one answer, and a request to
            speak another protocol is answered as any other; nothing of them is logged as a defect
+       N10 a request may change the protocol of its connection: bare bytes go both ways then, with UPGRADED_BYTES_MAX of
+           them waiting here, and the client owes us nothing but room for more
 """
 
 import asyncio
 import socket
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -48,7 +50,10 @@ FILES_PART: Final = 2
 ADDRESSES: Final = 2
 """One address may have so large a part of the connections (N7)."""
 
+UPGRADED_BYTES_MAX: Final = 64 * 1024
+"""Unread of a connection that speaks another protocol; beyond it the client waits."""
 _BREAK: Final = "stoker.break"
+_UPGRADE: Final = "stoker.upgrade"
 _DUPLEX: Final = "stoker.duplex"
 _REFUSAL: Final = "stoker.refusal"
 _BY_SOCKET: Final = "stoker.by_socket"
@@ -79,6 +84,17 @@ def begin_duplex(scope: Scope) -> None:
     begun: Callable[[], None] | None = scope.get("extensions", {}).get(_DUPLEX)
     if begun is not None:
         begun()
+
+
+def upgrade(scope: Scope, head: bytes) -> "UpgradedConnection":
+    """Answer a request to speak another protocol, with this head, and return the bare connection (N10).
+
+    Raises: ConnectionAbortedError where the connection is none of these.
+    """
+    begin: Callable[[bytes], UpgradedConnection] | None = scope.get("extensions", {}).get(_UPGRADE)
+    if begin is None:
+        raise ConnectionAbortedError("this connection can't change its protocol")
+    return begin(head)
 
 
 def check_peer(scope: Scope) -> None:
@@ -162,6 +178,50 @@ class Connections:
         self._sweeper = loop.call_later(SWEEP_S, self._sweep, loop) if self._owing else None
 
 
+class UpgradedConnection:
+    """Bytes both ways on a connection that speaks no HTTP any more (N10)."""
+
+    def __init__(self, transport: asyncio.Transport, drain: Callable[[], Awaitable[None]]) -> None:
+        self._transport = transport
+        self._drain = drain
+        self._came = bytearray()
+        self._news = asyncio.Event()
+        self._over = False
+        self._paused = False
+
+    def take(self, data: bytes) -> None:
+        """Take what came; empty = no more will."""
+        self._came += data
+        self._over = self._over or not data
+        self._news.set()
+        if len(self._came) > UPGRADED_BYTES_MAX and not self._paused and not self._over:
+            self._paused = True
+            self._transport.pause_reading()
+
+    async def read(self) -> bytes:
+        """Return what came, none at the end."""
+        while not self._came and not self._over:
+            self._news.clear()
+            await self._news.wait()
+        data = bytes(self._came)
+        self._came.clear()
+        if self._paused and not self._over:
+            self._paused = False
+            self._transport.resume_reading()
+        return data
+
+    async def write(self, data: bytes) -> None:
+        """Send bytes, as the client takes them. Raises: ConnectionError once it is gone."""
+        if self._over:
+            raise ConnectionResetError("the client hung up")
+        self._transport.write(data)
+        await self._drain()
+
+    def close(self) -> None:
+        """Hang up after what was sent."""
+        self._transport.close()
+
+
 class HttpConnection(HttpToolsProtocol):
     """One of them."""
 
@@ -181,6 +241,7 @@ class HttpConnection(HttpToolsProtocol):
         self._peer: dict[str, object] = {}
         self.address = ""
         self._duplex = False
+        self._upgraded: UpgradedConnection | None = None
         self.instead_of: AcceptedConnection | None = None
         """The same connection before its TLS handshake (N8)."""
 
@@ -210,9 +271,14 @@ class HttpConnection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._all.remove(self)
+        if self._upgraded is not None:
+            self._upgraded.take(b"")
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if self._upgraded is not None:
+            self._upgraded.take(data)
+            return
         if self._in_head:
             self._head_bytes += len(data)
         super().data_received(data)
@@ -226,7 +292,8 @@ class HttpConnection(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         super().on_message_begin()
         self._duplex = False
-        ours: dict[str, Any] = {_BREAK: self.transport.close, _DUPLEX: self._begin_duplex, **self._peer}
+        ours: dict[str, Any] = {_BREAK: self.transport.close, _DUPLEX: self._begin_duplex, _UPGRADE: self._upgrade}
+        ours |= self._peer
         self.scope["extensions"] = ours
         self._weigh()
 
@@ -266,7 +333,7 @@ class HttpConnection(HttpToolsProtocol):
     def dismiss(self) -> None:
         """Close a connection that owes a request or room for an answer, and say why if that is possible (N1)."""
         may_speak = not _is_answering(self.cycle) and not self.flow.write_paused and not self.transport.is_closing()
-        if self._has_begun and may_speak:
+        if self._has_begun and may_speak and self._upgraded is None:
             self._turn_away(_too_slow())
             self.loop.call_later(SWEEP_S, self.transport.abort)
         else:
@@ -277,6 +344,15 @@ class HttpConnection(HttpToolsProtocol):
     def _has_begun(self) -> bool:
         """Is part of a request there?"""
         return self._head_bytes > 0 or not self._in_head
+
+    def _upgrade(self, head: bytes) -> UpgradedConnection:
+        cycle = self.cycle
+        assert not cycle.response_started, "a protocol is changed instead of an answer"
+        cycle.response_started = cycle.response_complete = True
+        self._upgraded = UpgradedConnection(self.transport, self.flow.drain)
+        self.transport.write(head)
+        self._begin_duplex()
+        return self._upgraded
 
     def _begin_duplex(self) -> None:
         self._duplex = True

@@ -55,7 +55,7 @@ _SHOWN: Final = ", ".join((ATTEMPT_HEADER, ENDED_HEADER, OFFSET_HEADER, SIZE_HEA
 _ASKS: Final = b"access-control-request-method"
 _STALE_HEADER: Final = b"stoker-stale"
 _READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
-_ACTIVE_KNOWS: Final = ("/logs", "/why")
+_ACTIVE_KNOWS: Final = ("/logs", "/why", "/exec", "/attach")
 """How paths end under which the active tells what isn't in the log."""
 
 

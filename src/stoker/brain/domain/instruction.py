@@ -62,6 +62,11 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
     script: str = ""
     """Text of the script to run, with `command` as its name and arguments. Empty = the command is one of the node's."""
 
+    tty: bool = False
+    """Its standard streams are a terminal, which the node keeps for its whole life."""
+    stays: bool = False
+    """It goes on though nobody is connected to its terminal."""
+
     def __repr__(self) -> str:
         return f"Start({self.key}, epoch {self.epoch})"  # its environment may hold secrets
 

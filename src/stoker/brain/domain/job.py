@@ -129,6 +129,10 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How often it writes a checkpoint into its checkpoint folder, from which it goes on. 0 = it keeps none."""
     warn: WarnSignal | None = None
     """The signal before its GPUs are taken back and before its time limit. None = the terminate signal alone."""
+    tty: bool = False
+    """Its standard streams are a terminal, to which people attach."""
+    detached: bool = False
+    """With a terminal: it goes on though nobody is attached."""
 
     @property
     def shape(self) -> Shape:

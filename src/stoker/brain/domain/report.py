@@ -127,8 +127,24 @@ class FrameKind(StrEnum):
     BROKEN = "broken"
 
 
+class SessionOpening(msgspec.Struct, frozen=True, kw_only=True):
+    """Request of a person for a session in a task: a program to execute there, or a session that is there already."""
+
+    session: str
+    """Its name within the task. `main` = the task's own terminal."""
+    argv: tuple[str, ...] = ()
+    """Empty = it joins a session."""
+    tty: bool = False
+    columns: int = 0
+    rows: int = 0
+    """Size of the terminal. 0 = unknown."""
+    term: str = ""
+    at: int = -1
+    """Bytes of its output that the client has had before its connection broke. -1 = it is new."""
+
+
 class TunnelFrame(msgspec.Struct, frozen=True, kw_only=True):
-    """One frame of one tunnel: a connection to a port of a task, through the agent of its node."""
+    """One frame of one tunnel: a connection to a port of a task or to a session in it, by way of its node's agent."""
 
     tunnel: int
     what: FrameKind
@@ -138,6 +154,8 @@ class TunnelFrame(msgspec.Struct, frozen=True, kw_only=True):
     """Of OPEN."""
     kind: str = ""
     """Of OPEN: what it is a tunnel to."""
+    opening: SessionOpening | None = None
+    """Of OPEN, where it leads to a session."""
     data: bytes = b""
     credit: int = 0
     """Of CREDIT: bytes that may be sent beside those before."""

@@ -153,6 +153,16 @@ class ForwardPort(_JobCommand, frozen=True, kw_only=True):
     port: int
 
 
+class EnterTask(_JobCommand, frozen=True, kw_only=True):
+    """Note that a person is let into a task of a running job: to execute a program there, or to its terminal."""
+
+    row: ClassVar["CommandRow[EnterTask]"] = CommandRow(action="exec")
+
+    rank: int
+    program: str
+    """What is executed, shortened; empty = nothing is, and the person gets the task's own terminal."""
+
+
 class Register(_Unaudited, frozen=True, kw_only=True):
     """Let a node join with this inventory, or change the inventory it has."""
 
@@ -422,6 +432,7 @@ Command = (
     Submit
     | JobOperation
     | ForwardPort
+    | EnterTask
     | Register
     | CompareInventory
     | ReportStarted

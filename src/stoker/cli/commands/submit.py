@@ -176,6 +176,9 @@ _options: Final = with_options(
     ),
     click.option("--error", metavar="F", help="File of its own for stderr. [default: as --output]"),
     # what follows the submit
+    click.option("-i", "--interactive", is_flag=True, help="Be in its terminal once it runs; always with -t."),
+    click.option("-t", "--tty", is_flag=True, help="Give it a terminal; always with -i. It ends with this one."),
+    click.option("--detach", "detached", is_flag=True, help="With -it: don't enter it; it goes on without anybody."),
     click.option("--wait", "waits", is_flag=True, help="Wait for its end, and exit as it did."),
     click.option("--follow", is_flag=True, help="Print what it writes until it ends, and exit as it did."),
 )
@@ -254,13 +257,15 @@ def submit(
       stoker submit --preemptible --checkpoint 10m --signal USR1@90 -- ./train
       stoker submit --notify end,fail --notify-to mail:ada@example.org -- ./train
       stoker submit --secret WANDB_API_KEY --secret TEAM=HF_TOKEN -- ./train
+      stoker submit -it --gpus 1 -- bash
     """
-    if follow and given.get("array"):
-        raise click.UsageError(
-            "--follow follows one job, and each member of an array writes: use --wait, or `stoker logs -f ID_INDEX`"
-        )
+    enters = _enters(given, follow=follow, waits=waits)
     with perhaps_submitted(), _directives_named(ctx):
         job = connect().submit(job_body(given, os.environ, _here, ctx.meta.get(SCRIPT)))
+    if enters:
+        from stoker.cli.session_command import run_interactive
+
+        ctx.exit(run_interactive(ctx, job.id))
     plain = for_people(form)
     if plain:
         click.echo(job.id)
@@ -280,6 +285,29 @@ def submit(
     if waits and not follow and not plain:
         show_value(form, job)
     ctx.exit(exit_of(job))
+
+
+def _enters(given: dict[str, Any], *, follow: bool, waits: bool) -> bool:
+    """Return whether this terminal becomes the job's, and prepare what that is submitted with. Raises: UsageError."""
+    if follow and given.get("array"):
+        raise click.UsageError(
+            "--follow follows one job, and each member of an array writes: use --wait, or `stoker logs -f ID_INDEX`"
+        )
+    interactive = given.pop("interactive")
+    if interactive != given["tty"] or (given["detached"] and not interactive):
+        raise click.UsageError("a job has a terminal with -it, both; and --detach goes with these")
+    if not interactive or given["detached"]:
+        return False
+    from stoker.cli.session_terminal import needs_terminal
+
+    if follow or waits:
+        raise click.UsageError("-it waits for the job by itself: leave --wait and --follow out")
+    needs_terminal()
+    given["no_requeue"] = True  # nobody would know in which attempt they are
+    term = os.environ.get("TERM")
+    if term and not any(each.startswith("TERM=") for each in given["variables"]):
+        given["variables"] = (*given["variables"], f"TERM={term}")
+    return True
 
 
 @contextmanager

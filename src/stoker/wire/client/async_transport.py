@@ -17,10 +17,12 @@ from urllib.parse import SplitResult
 from stoker.brain.domain.errors import StokerError
 from stoker.wire.client import http_message as http
 from stoker.wire.client.backoff import sleep_async
+from stoker.wire.client.exec_session import SessionConnection, handshake, handshake_key
 from stoker.wire.client.retry import RequestSender, SendTo, Wait, no_answer, no_server
 from stoker.wire.client.servers import DEFAULT_SERVER, server_label
 from stoker.wire.client.staleness import Notice, ignore_notice
 from stoker.wire.client.trust import NO_CREDENTIALS, Credentials, ServerProof
+from stoker.wire.websocket import accept_of
 
 CONNECTIONS_MAX: Final = 32
 WAITING_MAX: Final = 256
@@ -117,6 +119,25 @@ class AsyncConnection:
             raise http.AnswerLost(str(fault) or type(fault).__name__) from fault
         return PortConnection(self._reader, self._writer)
 
+    async def begin_session(self, request: http.Request, token: str, key: str) -> "SessionConnection":
+        """Send the handshake of a WebSocket with this key, and return the connection once it is answered so.
+
+        Raises: AnswerLost, StokerError.
+        """
+        try:
+            self._writer.write(http.request_bytes(self.server, request, token))
+            await self._writer.drain()
+            head = await drive(http.read_head(), self._read)
+            if head.status != http.SWITCHING:
+                reply = http.Reply(head.status, head.headers, await drive(http.read_body(head), self._read))
+                refusal = http.refusal_in(reply)
+                raise http.bad_answer(reply) if refusal is None else StokerError(refusal)
+        except OSError as fault:
+            raise http.AnswerLost(str(fault) or type(fault).__name__) from fault
+        if head.headers.get("sec-websocket-accept") != accept_of(key):
+            raise http.bad_answer(http.Reply(head.status, head.headers, b""))
+        return SessionConnection(self._reader, self._writer)
+
     async def _drained(self) -> None:
         try:
             await self._writer.drain()
@@ -173,10 +194,20 @@ class AsyncTransport(RequestSender):
 
         Raises: StokerError with the server's refusal, or `no_server`, `not_active` or `no_answer`.
         """
+        return await self._first(request, lambda connection: connection.begin(request, self._proof.token))
+
+    async def connect_session(self, request: http.Request) -> "SessionConnection":
+        """Make a WebSocket to a session in a job. Raises: StokerError as `connect`."""
+        key = handshake_key()
+        asked = request._replace(headers={**request.headers, **handshake(key)})
+        return await self._first(asked, lambda connection: connection.begin_session(asked, self._proof.token, key))
+
+    async def _first(self, request: http.Request, begin: Callable[[AsyncConnection], Awaitable[Result]]) -> Result:
+        """Return what comes of a request at the first server that is active. Raises: StokerError as `connect`."""
         refusal = StokerError(no_server("none is named", 0, of_ones_own=self._servers.of_ones_own))
         for server in self._servers.in_turn:
             try:
-                return await self._begun(server, request)
+                return await self._begun(server, begin)
             except http.Unreachable as fault:
                 told = f"{server_label(server)}: {fault}"
                 refusal = StokerError(no_server(told, 1, of_ones_own=self._servers.of_ones_own))
@@ -188,12 +219,12 @@ class AsyncTransport(RequestSender):
                 refusal = fault
         raise refusal
 
-    async def _begun(self, server: SplitResult, request: http.Request) -> "PortConnection":
+    async def _begun(self, server: SplitResult, begin: Callable[[AsyncConnection], Awaitable[Result]]) -> Result:
         """Raises: Unreachable, AnswerLost, TimeoutError, StokerError."""
         connection = await self._dialled(server, http.CONNECT_S)
         try:
             async with asyncio.timeout(self._answer_s):
-                begun = await connection.begin(request, self._proof.token)
+                begun = await begin(connection)
         except BaseException:
             connection.abort()
             raise

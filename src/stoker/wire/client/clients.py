@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from stoker.wire.client.async_transport import AsyncTransport, PortConnection
+    from stoker.wire.client.exec_session import SessionConnection
+    from stoker.wire.client.http_message import Request
+    from stoker.wire.rest.exec_session import AttachQuery, ExecQuery
     from stoker.wire.rest.forward import ForwardQuery
     from stoker.wire.rest.job import JobListQuery, JobView
     from stoker.wire.rest.log import LogQuery
@@ -162,8 +165,23 @@ class AsyncClient(ClientMethods):
         while (found := await self._run(until_yield(stream))) is not None:
             yield found.value
 
+    async def _connect_session(self, request: Request) -> SessionConnection:
+        return await self._transport.connect_session(request)
+
     async def _connect(self, job_id: str, query: ForwardQuery) -> PortConnection:
         return await self._transport.connect(request_to(endpoints.FORWARD, job_id, query=query))
+
+
+async def connect_to_session(client: AsyncClient, job_id: str, query: ExecQuery | AttachQuery) -> SessionConnection:
+    """Connect to a program that is executed in a running job, or to the job's own terminal, as `stoker exec` does.
+
+    Raises: StokerError `not_running`, `not_allowed`, `no_terminal`, `session_over`, `node_unreachable`, `exec_failed`
+    or another refusal.
+    """
+    from stoker.wire.rest.exec_session import ExecQuery
+
+    row = endpoints.EXEC if isinstance(query, ExecQuery) else endpoints.ATTACH
+    return await client._connect_session(request_to(row, job_id, query=query))
 
 
 async def connect_to_port(client: AsyncClient, job_id: str, query: ForwardQuery) -> PortConnection:

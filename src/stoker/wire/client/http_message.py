@@ -34,6 +34,8 @@ stopped, or whose network was cut, takes a request and never answers it."""
 LINE: Final = 0
 LINE_BYTES_MAX: Final = 64 * 1024
 HEADERS_MAX: Final = 100
+SWITCHING: Final = 101
+"""Another protocol follows, which is no answer to go past."""
 _EMPTY: Final = (204, 304)
 """Statuses of answers without a body."""
 CLOSED: Final = "it closed the connection without a word"
@@ -165,7 +167,7 @@ def read_head() -> Generator[int, bytes, Head]:
     """Read the head of an answer. Raises: AnswerLost; NoHttp where it is none; NotProved where it is of TLS."""
     status, protocol = 100, ""
     headers: dict[str, str] = {}
-    while status < 200:
+    while status < 200 and status != SWITCHING:
         protocol, _, rest = (yield from _first_line()).partition(" ")
         if not protocol.startswith("HTTP/1."):
             raise NoHttp(_NO_HTTP)

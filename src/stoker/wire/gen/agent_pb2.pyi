@@ -626,6 +626,8 @@ class Start(_message.Message):
     TENANT_FIELD_NUMBER: _builtins.int
     SCRIPT_FIELD_NUMBER: _builtins.int
     GPU_SHARE_FIELD_NUMBER: _builtins.int
+    TTY_FIELD_NUMBER: _builtins.int
+    STAYS_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     shell: _builtins.str
     """Exactly one of the two."""
@@ -654,6 +656,10 @@ class Start(_message.Message):
     """Text of a script, which `argv` names and gives its arguments. Empty = `argv` names a program of the node."""
     gpu_share: _builtins.int
     """Thousandths that it holds of each of its GPUs. 0 or 1000 = it has them for itself."""
+    tty: _builtins.bool
+    """Its standard streams are a terminal."""
+    stays: _builtins.bool
+    """It goes on though nobody is connected to its terminal."""
     @_builtins.property
     def key(self) -> Global___TaskKey: ...
     @_builtins.property
@@ -687,10 +693,12 @@ class Start(_message.Message):
         tenant: _builtins.str = ...,
         script: _builtins.str = ...,
         gpu_share: _builtins.int = ...,
+        tty: _builtins.bool = ...,
+        stays: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["append", b"append", "argv", b"argv", "cpus", b"cpus", "encoding", b"encoding", "env", b"env", "epoch", b"epoch", "error", b"error", "gang_port_max", b"gang_port_max", "gang_port_min", b"gang_port_min", "gpu_share", b"gpu_share", "gpus", b"gpus", "host_file", b"host_file", "key", b"key", "lease_ms", b"lease_ms", "memory_mb", b"memory_mb", "output", b"output", "probe_port", b"probe_port", "script", b"script", "shell", b"shell", "tenant", b"tenant", "user", b"user", "workdir", b"workdir"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["append", b"append", "argv", b"argv", "cpus", b"cpus", "encoding", b"encoding", "env", b"env", "epoch", b"epoch", "error", b"error", "gang_port_max", b"gang_port_max", "gang_port_min", b"gang_port_min", "gpu_share", b"gpu_share", "gpus", b"gpus", "host_file", b"host_file", "key", b"key", "lease_ms", b"lease_ms", "memory_mb", b"memory_mb", "output", b"output", "probe_port", b"probe_port", "script", b"script", "shell", b"shell", "stays", b"stays", "tenant", b"tenant", "tty", b"tty", "user", b"user", "workdir", b"workdir"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1069,25 +1077,76 @@ class TunnelOpen(_message.Message):
     KEY_FIELD_NUMBER: _builtins.int
     PORT_FIELD_NUMBER: _builtins.int
     KIND_FIELD_NUMBER: _builtins.int
+    SESSION_FIELD_NUMBER: _builtins.int
     port: _builtins.int
     kind: _builtins.str
-    """`tcp`. An agent refuses a kind that it doesn't know."""
+    """`tcp` or `session`. An agent refuses a kind that it doesn't know."""
     @_builtins.property
     def key(self) -> Global___TaskKey: ...
+    @_builtins.property
+    def session(self) -> Global___SessionOpening:
+        """Where it leads to a session."""
+
     def __init__(
         self,
         *,
         key: Global___TaskKey | None = ...,
         port: _builtins.int = ...,
         kind: _builtins.str = ...,
+        session: Global___SessionOpening | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "session", b"session"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "kind", b"kind", "port", b"port"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "kind", b"kind", "port", b"port", "session", b"session"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___TunnelOpen: _TypeAlias = TunnelOpen  # noqa: Y015
+
+@_typing.final
+class SessionOpening(_message.Message):
+    """A program to execute in a task, or a session that is there already. What follows on the tunnel are frames of the
+    session: four bytes of length, big-endian, one byte that names a channel, and content.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SESSION_FIELD_NUMBER: _builtins.int
+    ARGV_FIELD_NUMBER: _builtins.int
+    TTY_FIELD_NUMBER: _builtins.int
+    COLUMNS_FIELD_NUMBER: _builtins.int
+    ROWS_FIELD_NUMBER: _builtins.int
+    TERM_FIELD_NUMBER: _builtins.int
+    AT_FIELD_NUMBER: _builtins.int
+    session: _builtins.str
+    tty: _builtins.bool
+    columns: _builtins.int
+    rows: _builtins.int
+    term: _builtins.str
+    at: _builtins.int
+    """Bytes of its output that the client has had. -1 = it is new."""
+    @_builtins.property
+    def argv(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Empty = it joins a session."""
+
+    def __init__(
+        self,
+        *,
+        session: _builtins.str = ...,
+        argv: _abc.Iterable[_builtins.str] | None = ...,
+        tty: _builtins.bool = ...,
+        columns: _builtins.int = ...,
+        rows: _builtins.int = ...,
+        term: _builtins.str = ...,
+        at: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["argv", b"argv", "at", b"at", "columns", b"columns", "rows", b"rows", "session", b"session", "term", b"term", "tty", b"tty"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SessionOpening: _TypeAlias = SessionOpening  # noqa: Y015
 
 @_typing.final
 class LogChunk(_message.Message):

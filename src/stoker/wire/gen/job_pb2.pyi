@@ -200,6 +200,8 @@ class NewJob(_message.Message):
     CHECKPOINT_FIELD_NUMBER: _builtins.int
     SIGNAL_FIELD_NUMBER: _builtins.int
     GPU_SHARE_FIELD_NUMBER: _builtins.int
+    TTY_FIELD_NUMBER: _builtins.int
+    DETACHED_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     tenant: _builtins.str
     user: _builtins.str
@@ -251,6 +253,10 @@ class NewJob(_message.Message):
     """A warning before its end: `USR1@90` = USR1, 90 s before the terminate signal."""
     gpu_share: _builtins.float
     """Part of one GPU that each task needs, such as 0.25. Left out = its GPUs are its own."""
+    tty: _builtins.bool
+    """Its standard streams are a terminal. It gets SIGHUP when nobody has been attached for a minute."""
+    detached: _builtins.bool
+    """With a terminal: it goes on though nobody is attached."""
     @_builtins.property
     def argv(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -326,10 +332,12 @@ class NewJob(_message.Message):
         checkpoint: _builtins.str | None = ...,
         signal: _builtins.str | None = ...,
         gpu_share: _builtins.float | None = ...,
+        tty: _builtins.bool = ...,
+        detached: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_array", b"_array", "_begin", b"_begin", "_checkpoint", b"_checkpoint", "_comment", b"_comment", "_cpus", b"_cpus", "_encoding", b"_encoding", "_error", b"_error", "_gpu_model", b"_gpu_model", "_gpu_share", b"_gpu_share", "_image", b"_image", "_job_class", b"_job_class", "_lost_after", b"_lost_after", "_name", b"_name", "_output", b"_output", "_partition", b"_partition", "_requeue", b"_requeue", "_script", b"_script", "_shell", b"_shell", "_signal", b"_signal", "_tasks", b"_tasks", "_tenant", b"_tenant", "_time_limit", b"_time_limit", "_user", b"_user", "_visible", b"_visible", "_where", b"_where", "_workdir", b"_workdir", "array", b"array", "begin", b"begin", "checkpoint", b"checkpoint", "comment", b"comment", "cpus", b"cpus", "encoding", b"encoding", "error", b"error", "gpu_model", b"gpu_model", "gpu_share", b"gpu_share", "image", b"image", "job_class", b"job_class", "lost_after", b"lost_after", "name", b"name", "output", b"output", "partition", b"partition", "priority", b"priority", "priority_word", b"priority_word", "requeue", b"requeue", "script", b"script", "shell", b"shell", "signal", b"signal", "tasks", b"tasks", "tenant", b"tenant", "time_limit", b"time_limit", "urgency", b"urgency", "user", b"user", "visible", b"visible", "where", b"where", "workdir", b"workdir"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_array", b"_array", "_begin", b"_begin", "_checkpoint", b"_checkpoint", "_comment", b"_comment", "_cpus", b"_cpus", "_encoding", b"_encoding", "_error", b"_error", "_gpu_model", b"_gpu_model", "_gpu_share", b"_gpu_share", "_image", b"_image", "_job_class", b"_job_class", "_lost_after", b"_lost_after", "_name", b"_name", "_output", b"_output", "_partition", b"_partition", "_requeue", b"_requeue", "_script", b"_script", "_shell", b"_shell", "_signal", b"_signal", "_tasks", b"_tasks", "_tenant", b"_tenant", "_time_limit", b"_time_limit", "_user", b"_user", "_visible", b"_visible", "_where", b"_where", "_workdir", b"_workdir", "after", b"after", "argv", b"argv", "array", b"array", "begin", b"begin", "checkpoint", b"checkpoint", "comment", b"comment", "cpus", b"cpus", "encoding", b"encoding", "env", b"env", "error", b"error", "exclude", b"exclude", "gpu_count", b"gpu_count", "gpu_memory_mb", b"gpu_memory_mb", "gpu_model", b"gpu_model", "gpu_share", b"gpu_share", "hold", b"hold", "image", b"image", "job_class", b"job_class", "labels", b"labels", "lost_after", b"lost_after", "memory_mb", b"memory_mb", "name", b"name", "notify", b"notify", "notify_to", b"notify_to", "output", b"output", "partition", b"partition", "preemptible", b"preemptible", "priority", b"priority", "priority_word", b"priority_word", "requeue", b"requeue", "retries", b"retries", "script", b"script", "secrets", b"secrets", "shell", b"shell", "signal", b"signal", "tasks", b"tasks", "tasks_per_node", b"tasks_per_node", "tenant", b"tenant", "time_limit", b"time_limit", "tolerate", b"tolerate", "urgency", b"urgency", "user", b"user", "visible", b"visible", "where", b"where", "workdir", b"workdir"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_array", b"_array", "_begin", b"_begin", "_checkpoint", b"_checkpoint", "_comment", b"_comment", "_cpus", b"_cpus", "_encoding", b"_encoding", "_error", b"_error", "_gpu_model", b"_gpu_model", "_gpu_share", b"_gpu_share", "_image", b"_image", "_job_class", b"_job_class", "_lost_after", b"_lost_after", "_name", b"_name", "_output", b"_output", "_partition", b"_partition", "_requeue", b"_requeue", "_script", b"_script", "_shell", b"_shell", "_signal", b"_signal", "_tasks", b"_tasks", "_tenant", b"_tenant", "_time_limit", b"_time_limit", "_user", b"_user", "_visible", b"_visible", "_where", b"_where", "_workdir", b"_workdir", "after", b"after", "argv", b"argv", "array", b"array", "begin", b"begin", "checkpoint", b"checkpoint", "comment", b"comment", "cpus", b"cpus", "detached", b"detached", "encoding", b"encoding", "env", b"env", "error", b"error", "exclude", b"exclude", "gpu_count", b"gpu_count", "gpu_memory_mb", b"gpu_memory_mb", "gpu_model", b"gpu_model", "gpu_share", b"gpu_share", "hold", b"hold", "image", b"image", "job_class", b"job_class", "labels", b"labels", "lost_after", b"lost_after", "memory_mb", b"memory_mb", "name", b"name", "notify", b"notify", "notify_to", b"notify_to", "output", b"output", "partition", b"partition", "preemptible", b"preemptible", "priority", b"priority", "priority_word", b"priority_word", "requeue", b"requeue", "retries", b"retries", "script", b"script", "secrets", b"secrets", "shell", b"shell", "signal", b"signal", "tasks", b"tasks", "tasks_per_node", b"tasks_per_node", "tenant", b"tenant", "time_limit", b"time_limit", "tolerate", b"tolerate", "tty", b"tty", "urgency", b"urgency", "user", b"user", "visible", b"visible", "where", b"where", "workdir", b"workdir"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__array: _TypeAlias = _typing.Literal["array"]  # noqa: Y015
     _WhichOneofArgType__array: _TypeAlias = _typing.Literal["_array", b"_array"]  # noqa: Y015
@@ -763,6 +771,8 @@ class Job(_message.Message):
     ENCODING_FIELD_NUMBER: _builtins.int
     SECRETS_FIELD_NUMBER: _builtins.int
     LABELS_FIELD_NUMBER: _builtins.int
+    TTY_FIELD_NUMBER: _builtins.int
+    DETACHED_FIELD_NUMBER: _builtins.int
     PREEMPTIBLE_FIELD_NUMBER: _builtins.int
     CHECKPOINT_MS_FIELD_NUMBER: _builtins.int
     SIGNAL_FIELD_NUMBER: _builtins.int
@@ -822,6 +832,9 @@ class Job(_message.Message):
     lost_after_ms: _builtins.int
     """Left out = as the cluster has set; 0 = never."""
     encoding: _builtins.str
+    tty: _builtins.bool
+    """Its standard streams are a terminal."""
+    detached: _builtins.bool
     preemptible: _builtins.bool
     checkpoint_ms: _builtins.int
     """0 = it keeps none."""
@@ -925,6 +938,8 @@ class Job(_message.Message):
         encoding: _builtins.str = ...,
         secrets: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
         labels: _abc.Mapping[_builtins.str, _builtins.str] | None = ...,
+        tty: _builtins.bool = ...,
+        detached: _builtins.bool = ...,
         preemptible: _builtins.bool = ...,
         checkpoint_ms: _builtins.int = ...,
         signal: _builtins.str = ...,
@@ -941,7 +956,7 @@ class Job(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_array_index", b"_array_index", "_exit_code", b"_exit_code", "_lost_after_ms", b"_lost_after_ms", "array_index", b"array_index", "exit_code", b"exit_code", "lost_after_ms", b"lost_after_ms", "members", b"members", "reason", b"reason"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_array_index", b"_array_index", "_exit_code", b"_exit_code", "_lost_after_ms", b"_lost_after_ms", "after", b"after", "argv", b"argv", "array", b"array", "array_index", b"array_index", "array_of", b"array_of", "attempts", b"attempts", "begin", b"begin", "checkpoint_ms", b"checkpoint_ms", "comment", b"comment", "cpus", b"cpus", "encoding", b"encoding", "ended_at", b"ended_at", "env", b"env", "error", b"error", "exclude", b"exclude", "exit_code", b"exit_code", "gpu_count", b"gpu_count", "gpu_memory_mb", b"gpu_memory_mb", "gpu_model", b"gpu_model", "gpu_share", b"gpu_share", "id", b"id", "image", b"image", "job_class", b"job_class", "labels", b"labels", "lost_after_ms", b"lost_after_ms", "members", b"members", "memory_mb", b"memory_mb", "name", b"name", "notices", b"notices", "notify", b"notify", "notify_to", b"notify_to", "outline", b"outline", "output", b"output", "partition", b"partition", "planned_nodes", b"planned_nodes", "planned_start", b"planned_start", "preemptible", b"preemptible", "preemptions", b"preemptions", "priority", b"priority", "reason", b"reason", "reduced", b"reduced", "requeue", b"requeue", "requeues_used", b"requeues_used", "retries", b"retries", "retries_used", b"retries_used", "script_bytes", b"script_bytes", "secrets", b"secrets", "shell", b"shell", "signal", b"signal", "started_at", b"started_at", "state", b"state", "submitted_at", b"submitted_at", "submitted_by", b"submitted_by", "tasks", b"tasks", "tasks_per_node", b"tasks_per_node", "tenant", b"tenant", "time_limit_at", b"time_limit_at", "time_limit_ms", b"time_limit_ms", "time_limit_near", b"time_limit_near", "tolerate", b"tolerate", "total_gpus", b"total_gpus", "uid", b"uid", "user", b"user", "visible", b"visible", "where", b"where", "workdir", b"workdir"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_array_index", b"_array_index", "_exit_code", b"_exit_code", "_lost_after_ms", b"_lost_after_ms", "after", b"after", "argv", b"argv", "array", b"array", "array_index", b"array_index", "array_of", b"array_of", "attempts", b"attempts", "begin", b"begin", "checkpoint_ms", b"checkpoint_ms", "comment", b"comment", "cpus", b"cpus", "detached", b"detached", "encoding", b"encoding", "ended_at", b"ended_at", "env", b"env", "error", b"error", "exclude", b"exclude", "exit_code", b"exit_code", "gpu_count", b"gpu_count", "gpu_memory_mb", b"gpu_memory_mb", "gpu_model", b"gpu_model", "gpu_share", b"gpu_share", "id", b"id", "image", b"image", "job_class", b"job_class", "labels", b"labels", "lost_after_ms", b"lost_after_ms", "members", b"members", "memory_mb", b"memory_mb", "name", b"name", "notices", b"notices", "notify", b"notify", "notify_to", b"notify_to", "outline", b"outline", "output", b"output", "partition", b"partition", "planned_nodes", b"planned_nodes", "planned_start", b"planned_start", "preemptible", b"preemptible", "preemptions", b"preemptions", "priority", b"priority", "reason", b"reason", "reduced", b"reduced", "requeue", b"requeue", "requeues_used", b"requeues_used", "retries", b"retries", "retries_used", b"retries_used", "script_bytes", b"script_bytes", "secrets", b"secrets", "shell", b"shell", "signal", b"signal", "started_at", b"started_at", "state", b"state", "submitted_at", b"submitted_at", "submitted_by", b"submitted_by", "tasks", b"tasks", "tasks_per_node", b"tasks_per_node", "tenant", b"tenant", "time_limit_at", b"time_limit_at", "time_limit_ms", b"time_limit_ms", "time_limit_near", b"time_limit_near", "tolerate", b"tolerate", "total_gpus", b"total_gpus", "tty", b"tty", "uid", b"uid", "user", b"user", "visible", b"visible", "where", b"where", "workdir", b"workdir"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__array_index: _TypeAlias = _typing.Literal["array_index"]  # noqa: Y015
     _WhichOneofArgType__array_index: _TypeAlias = _typing.Literal["_array_index", b"_array_index"]  # noqa: Y015

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from stoker.wire.rest import cluster as cluster
     from stoker.wire.rest import decode as decode
     from stoker.wire.rest import event as event
+    from stoker.wire.rest import exec_session as exec_session
     from stoker.wire.rest import forward as forward
     from stoker.wire.rest import job as job
     from stoker.wire.rest import log as log

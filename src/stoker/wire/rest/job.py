@@ -197,6 +197,10 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ren
     """True = that is soon, as the event `time_limit_near` has said."""
     script_bytes: int = 0
     """Size of the script that was submitted with it; `GET /api/v1/jobs/{job_id}/script` shows it. 0 = it has none."""
+    tty: bool = False
+    """Whether its standard streams are a terminal, which `GET /api/v1/jobs/{job_id}/attach` reaches."""
+    detached: bool = False
+    """With `tty`: it goes on though nobody is attached."""
     notify: list[str] = []
     """Events that are told."""
     notify_to: list[str] = []
@@ -418,6 +422,8 @@ def job_view(shown: JobDetails, *, submitted: bool = False) -> JobView:
         retries=spec.retries_max,
         requeue=spec.requeue,
         visible=spec.visible,
+        tty=spec.tty,
+        detached=spec.detached,
         retries_used=job.retries_used,
         requeues_used=job.requeues_used,
         submitted_at=iso(job.submitted_at),

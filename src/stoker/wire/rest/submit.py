@@ -125,6 +125,11 @@ class JobBody(
     signal. `USR1` alone = 60 s, `@90` = USR1."""
     visible: Visible = Visible.UUID
     """How `CUDA_VISIBLE_DEVICES` names its GPUs."""
+    tty: bool = False
+    """Whether its standard streams are a terminal, which `GET /api/v1/jobs/{job_id}/attach` reaches. It gets SIGHUP
+    when nobody has been attached for a minute."""
+    detached: bool = False
+    """With `tty`: it goes on though nobody is attached."""
     array: str | None = None
     """Its members: `0-9`, `1,3,7`, `0-98:2`, with `%3` behind them for at most 3 at once."""
     after: str | list[str] | None = None
@@ -315,6 +320,8 @@ def spec_of(body: JobBody, now: Instant, at: str = "", home: TenantName = DEFAUL
         requeue=body.requeue,
         lost_after_ms=_read(body, "lost_after", lambda given: parse_lost_after(str(given)), None, at),
         visible=body.visible,
+        tty=body.tty,
+        detached=body.detached,
         array=_read(body, "array", parse_array, None, at),
         after=_read(body, "after", _after, (), at),
         hold=body.hold,

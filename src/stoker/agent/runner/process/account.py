@@ -34,6 +34,8 @@ LOOKUP_S: Final = 10.0
 """Above what SSSD takes to give up on a server that is down. The kernel ends the child then, whatever it waits for."""
 VOID: Final = b"\0"
 """Says that what was said before it no longer holds."""
+_PTY_MAJORS: Final = range(136, 144)
+"""Of pseudo-terminals. Source: Documentation/admin-guide/devices.txt."""
 NOBODY: Final = -1
 """Instead of a uid."""
 
@@ -189,9 +191,10 @@ def _hand_over(folder: str, account: pwd.struct_passwd) -> None:
 
 
 def _hand_over_pipe(stream: int, account: pwd.struct_passwd) -> None:
-    """Never a device: that is everybody's."""
+    """Never a device, which is everybody's, but for a terminal that was made for this program."""
     with suppress(OSError):
-        if stat.S_ISFIFO(os.fstat(stream).st_mode):
+        seen = os.fstat(stream)
+        if stat.S_ISFIFO(seen.st_mode) or os.major(seen.st_rdev) in _PTY_MAJORS:
             os.fchown(stream, account.pw_uid, account.pw_gid)
 
 

@@ -15,6 +15,7 @@ import resource
 import signal
 import struct
 import sys
+import termios
 
 from stoker.agent.runner.files import opened
 
@@ -173,6 +174,14 @@ def name_process(name: str) -> None:
     _libc.prctl(_PR_SET_NAME, ctypes.c_char_p(name.encode()), 0, 0, 0)
 
 
+def take_terminal() -> None:
+    """Make the terminal of standard input the controlling one of this process, which leads its session.
+
+    Source: TIOCSCTTY in tty_ioctl(2). Raises OSError.
+    """
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
 def give_back_memory() -> None:
     """Give free memory back to the system. Source: malloc_trim(3); a C library without it keeps it."""
     if hasattr(_libc, "malloc_trim"):
@@ -217,6 +226,12 @@ def mount_privately(folders: dict[str, str]) -> None:
     _succeed(_libc.mount(b"none", b"/", None, ctypes.c_ulong(_MS_REC | _MS_SLAVE), None), "/")
     for place, folder in folders.items():
         _succeed(_libc.mount(os.fsencode(folder), os.fsencode(place), None, ctypes.c_ulong(_MS_BIND), None), place)
+
+
+def join_mounts(pid: int) -> None:
+    """See what another process sees at each place of the file system. Source: setns(2). Raises OSError."""
+    with opened(f"/proc/{pid}/ns/mnt", os.O_RDONLY) as namespace:
+        _succeed(_libc.setns(namespace, _CLONE_NEWNS), "setns")
 
 
 def _succeed(status: int, what: str) -> None:

@@ -25,9 +25,11 @@ from stoker.agent.runner.process.kernel import (
     default_signals,
     die_with,
     fork_into,
+    join_mounts,
     join_project,
     lower_limits,
     mount_privately,
+    take_terminal,
 )
 
 TYPE_CHECKING = False
@@ -117,11 +119,15 @@ class Launch:
         if self.folder:
             actor.owns(self.folder)
         self.bound: FolderBound | None = None
+        self.terminal = False
+        """Its standard input is a terminal, which becomes its own (controlling) one."""
         self.paths = _candidates(words[0], env.get("PATH", _DEFAULT_PATH))
         self.group = group
         self.cpu_list = start["cpu_list"]
         self._has_private_tmp = start["private_tmp"] and os.geteuid() == 0
         self._private_tmp: dict[str, str] = {}
+        self.beside = 0
+        """Process of the task beside which it is executed: what that sees at /tmp it sees too. 0 = it is the first."""
         self._script = b""
         self._script_path = ""
 
@@ -173,6 +179,8 @@ class Launch:
             os.setsid()
             for number, stream in enumerate(streams):
                 os.dup2(stream, number)
+            if self.terminal:
+                take_terminal()
             said = self._enter(born_inside, reply)
             if not said:
                 die_with(runner)
@@ -213,6 +221,8 @@ class Launch:
 
     def _take_private_tmp(self) -> None:
         """Raises OSError."""
+        if self._has_private_tmp and self.beside:
+            join_mounts(self.beside)
         for own in self._private_tmp.values():
             os.makedirs(own, 0o711)
             os.chmod(own, 0o1777 if not self.actor.name else 0o700)
@@ -301,6 +311,12 @@ def interpreter_of(script: bytes) -> list[bytes]:
     return [program, *filter(None, (argument.strip(b" "),))]
 
 
+def cause_of(reason: str, otherwise: str = "start_failed") -> str:
+    """Return the cause of the end of a task that could not start, by how the reason begins and ends."""
+    faults = _NODE_LACKS if reason.startswith(_NAMED_BY_JOB) else _OF_THE_NODE
+    return "never_started" if reason.endswith(faults) or reason.startswith((NO_LIMITS, FAILED_EARLY)) else otherwise
+
+
 def answer_of(pipe: int, said: bytearray) -> str | None:
     """Return all that the child said, once it says no more: empty = it runs. None = not yet. `said` keeps the parts."""
     try:
@@ -309,12 +325,6 @@ def answer_of(pipe: int, said: bytearray) -> str | None:
     except BlockingIOError:
         return None
     return child_error_text(bytes(said))
-
-
-def cause_of(reason: str, otherwise: str = "start_failed") -> str:
-    """Return the cause of the end of a task that could not start, by how the reason begins and ends."""
-    faults = _NODE_LACKS if reason.startswith(_NAMED_BY_JOB) else _OF_THE_NODE
-    return "never_started" if reason.endswith(faults) or reason.startswith((NO_LIMITS, FAILED_EARLY)) else otherwise
 
 
 def port_conflict(port: int) -> str:

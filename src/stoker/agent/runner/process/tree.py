@@ -101,6 +101,12 @@ class Trees:
         """Note a child that serves the runner, and belongs to no task."""
         self._leaders[pid] = None
 
+    def joined(self, tree: Tree, pid: int) -> None:
+        """Note a child that belongs to a tree without leading it; it can't be told by itself before it is a program."""
+        proc = procfs.read_proc(pid)
+        if proc is not None:
+            self._owners[proc.pid, proc.birth] = tree.key
+
     def reaped(self, pid: int) -> Tree | None:
         """Return the tree whose leader was reaped. None = it was an orphan, or one that served the runner."""
         tree = self._leaders.pop(pid, None)

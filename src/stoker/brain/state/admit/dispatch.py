@@ -47,6 +47,8 @@ def admit(state: ClusterState, command: Command, now: Instant, ids: Callable[[],
             return job.withhold_start(state, command, now)
         case commands.ForwardPort():
             return job_operations.forward(state, command)
+        case commands.EnterTask():
+            return job_operations.enter(state, command)
         case commands.Register():
             return node.register(state, command)
         case commands.CompareInventory():

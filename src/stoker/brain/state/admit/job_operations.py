@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import assert_never
 
 from stoker.brain.domain.array import (
+    JobRef,
     Spans,
     common,
     count_of,
@@ -25,6 +26,7 @@ from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.commands import (
     Answer,
     Cancel,
+    EnterTask,
     ForwardPort,
     Hold,
     PlainJobOperation,
@@ -34,6 +36,7 @@ from stoker.brain.state.commands import (
 )
 from stoker.brain.state.events.job import (
     AttemptStopping,
+    JobEntered,
     JobEvent,
     JobFinished,
     JobForwarded,
@@ -180,23 +183,39 @@ def signal(state: ClusterState, target: OperationTarget, command: SignalJob) -> 
 
 def forward(state: ClusterState, command: ForwardPort) -> Answer:
     """Admit that a person is let through to a port of a task, which must have started."""
-    job = state.find(command.target)
+    found = _running_task(state, command.target, command.rank)
+    if isinstance(found, Refusal):
+        return found
+    return (JobForwarded(job=found[0], attempt=found[1], rank=command.rank, port=command.port),)
+
+
+def enter(state: ClusterState, command: EnterTask) -> Answer:
+    """Admit that a person is let into a task, which must have started."""
+    found = _running_task(state, command.target, command.rank)
+    if isinstance(found, Refusal):
+        return found
+    return (JobEntered(job=found[0], attempt=found[1], rank=command.rank, program=command.program),)
+
+
+def _running_task(state: ClusterState, target: JobRef, rank: int) -> tuple[JobId, int] | Refusal:
+    """Return the job and the attempt of a task that has started and not ended."""
+    job = state.find(target)
     if job is None:
-        found = find_job(state, command.target)
-        assert isinstance(found, Refusal), f"{command.target} is found, and isn't there"
+        found = find_job(state, target)
+        assert isinstance(found, Refusal), f"{target} is found, and isn't there"
         return found
     attempt = job.live_attempt
     if attempt is None:
         hint = f"`stoker status {job.label}` says what became of it"
         return refuse("not_running", f"job {job.label} doesn't run: it is {job.state}", hint, job_id=job.label)
-    if command.rank >= len(attempt.tasks):
+    if rank >= len(attempt.tasks):
         hint = f"ranks are 0 to {len(attempt.tasks) - 1}"
-        return refuse("attempt_unknown", f"job {job.label} has no rank {command.rank}", hint, job_id=job.label)
-    task = attempt.tasks[command.rank]
+        return refuse("attempt_unknown", f"job {job.label} has no rank {rank}", hint, job_id=job.label)
+    task = attempt.tasks[rank]
     if task.started_at == NEVER or task.end is not None:
         hint = f"`stoker status {job.label}` tells when each rank started and ended"
-        return refuse("not_running", f"rank {command.rank} of job {job.label} doesn't run", hint, job_id=job.label)
-    return (JobForwarded(job=job.id, attempt=attempt.number, rank=command.rank, port=command.port),)
+        return refuse("not_running", f"rank {rank} of job {job.label} doesn't run", hint, job_id=job.label)
+    return job.id, attempt.number
 
 
 def _lazy_state(target: OperationTarget) -> JobState | None:

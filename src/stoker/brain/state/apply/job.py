@@ -70,7 +70,7 @@ def apply_job(state: ClusterState, event: events.JobEvent, at: Instant, by: Prin
         case events.JobReturned():
             _settle_conditions(state, state.jobs[event.job])
             state.put_job(_returned(state.jobs[event.job], at, by))
-        case events.JobSignalled() | events.JobForwarded():
+        case events.JobSignalled() | events.JobForwarded() | events.JobEntered():
             pass  # history only
         case events.TimeLimitNear() | events.AttemptWarned():
             state.put_job(_told_of_limit(state.jobs[event.job], event))

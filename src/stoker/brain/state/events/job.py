@@ -367,6 +367,21 @@ class JobForwarded(_AboutAttempt, frozen=True, kw_only=True, tag="job_forwarded"
     port: int
 
 
+class JobEntered(_AboutAttempt, frozen=True, kw_only=True, tag="job_entered"):
+    """A person was let into a task, to execute a program there or to its terminal. Said once of each session."""
+
+    row: ClassVar["Row[JobEntered]"] = Row(
+        wakes=False,
+        audience=Audience.JOB,
+        log=None,
+        audit=lambda event: JobNote("exec", event.job, f"{event.program or 'its terminal'} in rank {event.rank}"),
+        outline=lambda event: replace(event, program=""),
+    )
+
+    rank: int
+    program: str
+
+
 class MemberMade(msgspec.Struct, frozen=True, kw_only=True, tag="member_made"):
     """A member of an array became a record of its own."""
 
@@ -473,6 +488,7 @@ JobEvent = (
     | AttemptWarned
     | JobUpdated
     | JobForwarded
+    | JobEntered
     | MemberMade
     | MembersCancelled
     | SubmitKeyed

@@ -63,6 +63,7 @@ def spec_fault(spec: JobSpec, policy: Policy, now: Instant) -> Refusal | None:
         _text_fault(spec, policy)
         or _demand_fault(spec.demand, policy)
         or _limits_fault(spec, policy)
+        or _terminal_fault(spec)
         or _waiting_fault(spec, policy, now)
         or (nobody_fault(spec.notify) if spec.notify is not None else None)
     )
@@ -111,6 +112,19 @@ def _labels_fault(spec: JobSpec) -> Refusal | None:
     except StokerError as fault:
         return fault.refusal
     return None
+
+
+def _terminal_fault(spec: JobSpec) -> Refusal | None:
+    if spec.detached and not spec.tty:
+        hint = "leave `detached` out: a job without a terminal never waits for anybody"
+        return refuse("bad_terminal", "a job is `detached` from a terminal that it doesn't have", hint)
+    if not spec.tty or not (spec.array or spec.demand.tasks > 1 or spec.output or spec.error):
+        return None
+    what = "members of an array" if spec.array else "several tasks"
+    if not spec.array and spec.demand.tasks == 1:
+        what = "files for its output"
+    hint = "leave `tty` out, and use `stoker exec` for a shell beside what runs"
+    return refuse("bad_terminal", f"a job has a terminal, and {what}", hint)
 
 
 def _script_fault(spec: JobSpec, policy: Policy) -> Refusal | None:
