@@ -21,6 +21,7 @@ from prometheus_client.samples import Sample
 
 from stoker import __version__
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
+from stoker.brain.domain.node_health import CLOCK_OFF_MS
 from stoker.brain.domain.reason import ReasonCode
 from stoker.cli.clock import now_ms
 from stoker.cli.doctor.finding import Check, CheckResult, doubtful, fine, refusal, unless_refused, wrong
@@ -66,6 +67,7 @@ class NodeRow(msgspec.Struct, kw_only=True):
     fault: str = ""
     limits: str = ""
     gpu_fault: str = ""
+    clock_ahead_s: float = 0
     drain: str | None = None
     drained_by: str = ""
 
@@ -276,8 +278,12 @@ def nodes(rows: Sequence[NodeRow]) -> Iterator[CheckResult]:
             fix = f"raise what it names: {where}; its runner follows once it is idle"
             yield doubtful(f"{row.name} {row.limits}", fix)
     for row in [row for row in known if row.gpu_fault][:NAMES_MAX]:
-        fix = "see `nvidia-smi` there: its agent looks again by itself, and offers them once they can be read"
-        yield doubtful(f"GPUs of {row.name} can't be read and get no jobs: {row.gpu_fault}", fix)
+        fix = f"`stoker node show {row.name}` names each; its agent offers them again once they can be read and are well"
+        yield doubtful(f"GPUs of {row.name} get no jobs: {row.gpu_fault}", fix)
+    for row in [row for row in known if abs(row.clock_ahead_s) * 1_000 > CLOCK_OFF_MS][:NAMES_MAX]:
+        way = "ahead of" if row.clock_ahead_s > 0 else "behind"
+        words = f"the clock of {row.name} is {abs(row.clock_ahead_s):.0f} s {way} this control plane's"
+        yield doubtful(words, "set it by NTP (`timedatectl`): times in its logs, tokens and certificates depend on it")
     paused = [row.name for row in known if row.state == "paused"]
     if paused:
         fix = f"`stoker node show {paused[0]}` says why; `stoker node resume NAME` once it is mended"
