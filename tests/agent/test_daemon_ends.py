@@ -10,7 +10,7 @@ from stoker.agent.ports import NoGpuCare
 from stoker.brain.domain.ids import GpuUuid
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.job import EndCause
-from stoker.brain.domain.report import LogRequest, Registration, Started, TaskInventory, TaskPhase
+from stoker.brain.domain.report import LogRequest, Registration, Started, TaskInventory, TaskPhase, sum_of
 from tests.agent.twins import (
     Node,
     TwinControl,
@@ -359,6 +359,8 @@ async def test_an_end_is_told_only_once_the_gpus_of_its_task_are_clean_and_holds
         await node.connected(streams=2)
         await asyncio.sleep(30)
         assert (gate.asked, node.finished()) == ([([gpu(0), gpu(1)], False)], [(key(2), EndCause.EXITED)])
+        beat = node.daemon._observed.beat()
+        assert (beat.ending, beat.tasks_sum) == ((key(1),), sum_of([key(1)])), "it is ending, as far as anybody knows"
         gate.fault = "GPU 0 (GPU-0): GPU is lost"
         gate.opened.set()
         await node.until(lambda: len(node.runner.settled) == 2)

@@ -36,7 +36,7 @@ def test_what_is_in_quarantine_is_told_apart_from_what_runs_there_against_our_wi
 
 def test_gpus_that_cannot_be_read_are_told_in_the_drivers_words() -> None:
     shown = node(gpu_fault="nvidia-smi: failed (exit 18): Driver/library version mismatch")
-    assert note_of(shown) == "GPUs can't be read: nvidia-smi: failed (exit 18): Driver/library version mismatch"
+    assert note_of(shown) == "GPUs get no work: nvidia-smi: failed (exit 18): Driver/library version mismatch"
 
 
 def test_a_node_that_has_not_come_back_since_the_control_plane_began_to_lead_is_told_apart() -> None:

@@ -73,6 +73,7 @@ inventories = st.builds(
     fault=text,
     limits=text,
     gpu_fault=text,
+    withheld=st.lists(gpus, max_size=3).map(tuple),
     conditions=st.lists(conditions, max_size=3).map(tuple),
     reads_latin_1=st.booleans(),
     keeps_scripts=st.booleans(),

@@ -25,6 +25,8 @@ Rules: A1  the first report on each stream is the inventory of tasks, and none i
            how it ended
        A23 the end of a task is told once its GPUs were found clean, or are no longer offered: whoever hears of the end
            may place the next task there at once
+       A24 so is what the site's own check finds, and a disk that is nearly full: the node starts nothing, and what runs
+           there goes on
        A15 a control plane that leaves a beat unanswered until the next is left, where there is another to go to
 """
 
@@ -118,7 +120,7 @@ class Daemon:
         self._up, self._down, self._runner_ready = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._registrable = asyncio.Event()
         # Set while there is a runner, or a control plane to be told why there is none (A20).
-        self._runner_fault, self._fence_fault = "", ""
+        self._runner_fault, self._fence_fault, self._own_fault = "", "", ""
         self._down.set()
 
     async def run(self) -> None:
@@ -140,6 +142,11 @@ class Daemon:
         assert registration.node == self._registration.node, "a node can't change its name"
         self._measured = registration.inventory
         self._amend(registration.inventory, keeps_leases=self.node.keeps_leases, fault=self.node.fault)
+
+    def ail(self, fault: str) -> None:
+        """Take what is wrong with the machine, whatever its runner says; empty = nothing (A24)."""
+        self._own_fault = fault
+        self._take_fault(self._runner_fault, keeps_leases=self.node.keeps_leases)
 
     def _amend(self, inventory: Inventory, *, keeps_leases: bool, fault: str) -> None:
         """Whether leases are kept, what is wrong, and how many tasks are taken (A19) is the runner's to say."""
@@ -261,7 +268,7 @@ class Daemon:
     def _take_fault(self, fault: str, *, keeps_leases: bool) -> None:
         """Take what is wrong with the runner; empty = nothing."""
         self._runner_fault = fault
-        fault = fault or self._fence_fault
+        fault = fault or self._fence_fault or self._own_fault
         if fault != self.node.fault:
             if fault:
                 self._ports.telemetry.warn("node_faulty", agent_id=self._registration.node, error=fault)
@@ -276,7 +283,7 @@ class Daemon:
         self._observed.over(report)
         freed = [gpu for gpu in (status.gpus if status else ()) if gpu not in self._observed.held()]
         if freed:
-            self._delivery.hold(report.key)
+            self._observed.held_back[report.key] = None
             release = asyncio.ensure_future(self._release(report.key, freed, went_well=end.clean))
             self._releases[release] = None
             release.add_done_callback(lambda done: self._releases.pop(done, None))
@@ -295,7 +302,9 @@ class Daemon:
             if fault := await self._gpus.released(gpus, went_well=went_well):
                 self._observed.faulted(key, fault)
         finally:
-            self._delivery.let_go(key)
+            self._observed.held_back.pop(key, None)
+            if key in self._observed.offered:
+                self._delivery.offer(key)
 
     # --- the link -----------------------------------------------------------------------------------------------
 

@@ -4,7 +4,7 @@ Rules: D1  an end is offered until the control plane answers that it has it on d
        D2  only then may the runner forget it
        D3  one end that isn't answered holds up no other, up to `WORKERS` of them
        D4  repeating is safe: a late or repeated end is acknowledged and changes nothing
-       D6  an end that is held back isn't offered before it is let go
+       D6  an end that is held back is offered once it no longer is
        D5  an end that is asked for while it is on its way is sent once more: what is on its way may have arrived
            before the control plane had a reason to ask
 Limits: ends wait in `Observed.offered`, which is bounded by what the runner keeps.
@@ -41,21 +41,10 @@ class Delivery:
         self._queue: asyncio.Queue[TaskKey] = asyncio.Queue()
         self._under_way: dict[TaskKey, bool] = {}
         # Queued or being sent. True = offered again since it was last sent (D5).
-        self._held: dict[TaskKey, None] = {}
-
-    def hold(self, key: TaskKey) -> None:
-        """Hold back the end of `key` (D6)."""
-        self._held[key] = None
-
-    def let_go(self, key: TaskKey) -> None:
-        """Deliver an end that was held back, if it is still offered."""
-        self._held.pop(key, None)
-        if key in self._observed.offered:
-            self.offer(key)
 
     def offer(self, key: TaskKey) -> None:
         """Deliver the end of `key`, which `Observed.offered` holds."""
-        if key in self._held:
+        if key in self._observed.held_back:  # D6
             return
         if key in self._under_way:
             self._under_way[key] = True

@@ -7,8 +7,8 @@ Rules: Q1  a GPU is lost once two looks in a row can't open it, or don't list it
            `xids_drain` names. Other XIDs make it suspect, but for those that a program of a job causes (`XIDS_OF_JOBS`)
        Q3  it is hot from `hot_c` on, and cool again below `hot_c` - `COOLER_C`
        Q4  a GPU that no task has is dirty while a process is on it, or more than `leftover_mb` of its memory is in use
-       Q5  a dirty GPU is offered again as soon as it is clean; any other once `CLEAN_LOOKS` looks in a row found nothing
-           wrong, after an error not before `error_clean_s`, which doubles with each error within a day
+       Q5  a dirty GPU is offered again as soon as it is clean; any other once `CLEAN_LOOKS` looks in a row found
+           nothing wrong, after an error not before `error_clean_s`, which doubles with each error within a day
        Q6  the words of a condition stay until its cause or its state changes, however its numbers move: each change is
            a new registration of the node
 Source: NVIDIA, "XID Errors", for which of them an application causes.

@@ -201,11 +201,15 @@ def describe(
 
     GPUs whose condition is not to be offered aren't among its GPUs: each is a fault, and so it is waited for (W4).
     """
-    node, found = settings.node, _without_drained(found, conditions)
-    gpus = tuple(
-        Gpu(uuid=gpu.uuid, index=gpu.index, model=gpu.model, memory_mb=gpu.memory_mb, simulated=found.simulated)
-        for gpu in found.gpus
-    )
+    node, probed = settings.node, found
+    found = _without_drained(probed, conditions)
+    here = {gpu.uuid for gpu in found.gpus}
+    gpus = {
+        gpu.uuid: Gpu(
+            uuid=gpu.uuid, index=gpu.index, model=gpu.model, memory_mb=gpu.memory_mb, simulated=found.simulated
+        )
+        for gpu in probed.gpus
+    }
     cpus = node.cpus or found.cpus or usable_cpus()
     memory_mb, limits = node.memory_mb or found.memory_mb, ""
     if not memory_mb:
@@ -215,7 +219,8 @@ def describe(
     inventory = Inventory(
         boot_id=boot_id(),
         address=node.address or local_address((settings.control.addresses or (ADDRESS,))[0]),
-        gpus=gpus,
+        gpus=tuple(gpu for uuid, gpu in gpus.items() if uuid in here),
+        withheld=tuple(gpu for uuid, gpu in gpus.items() if uuid not in here),
         cpus=offered,
         limits="; ".join(filter(None, (fewer, found.hidden))),
         memory_mb=memory_mb,
@@ -337,12 +342,13 @@ def check_limits(executor: ExecutorSettings) -> None:
         resource.setrlimit(LIMITS[name], (soft, hard))
 
 
-def check_site_programs(executor: ExecutorSettings) -> None:
-    """Raises: StokerError `bad_settings` for a prolog or an epilog that may not be run."""
-    for name, path in (("prolog", executor.prolog), ("epilog", executor.epilog)):
+def check_site_programs(executor: ExecutorSettings, check: str = "") -> None:
+    """Raises: StokerError `bad_settings` for a prolog, an epilog or a check that may not be run."""
+    programs = {"executor.prolog": executor.prolog, "executor.epilog": executor.epilog, "health.check": check}
+    for name, path in programs.items():
         if path and (fault := program_fault(path)):
             hint = "name a program, by its absolute path, that only root or the agent's account can change (mode 755)"
-            raise StokerError(refuse("bad_settings", f"executor.{name}: {fault}", hint, path=path))
+            raise StokerError(refuse("bad_settings", f"{name}: {fault}", hint, path=path))
 
 
 def _is_lower(one: int, other: int) -> bool:

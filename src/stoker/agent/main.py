@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from stoker import __version__
 from stoker.adapters.atomic_file import write_atomic
+from stoker.adapters.bounded_run import BoundedRunner
 from stoker.adapters.checkpoint_folders import CheckpointFolders
 from stoker.adapters.clock import SystemClock
 from stoker.adapters.data_folder.ownership import hold_folder, unusable
@@ -44,6 +45,7 @@ from stoker.agent.machine import (
     die_with_parent,
     node_name,
 )
+from stoker.agent.node_health import NodeChecks, NodeHealth
 from stoker.agent.ports import AgentPorts, LinkDown, LinkRefused
 from stoker.agent.runner.process.kernel import give_back_memory
 from stoker.agent.runner.process.procfs import process_name, threads_of
@@ -79,7 +81,7 @@ async def run_agent(settings: AgentSettings, *, stop: asyncio.Event) -> None:
     for limits that it can't give jobs, and for too few processes, before anything is started.
     """
     check_limits(settings.executor)
-    check_site_programs(settings.executor)
+    check_site_programs(settings.executor, settings.health.check)
     _check_processes(resource.getrlimit(resource.RLIMIT_NPROC)[0])
     _check_files(resource.getrlimit(resource.RLIMIT_NOFILE)[1])
     if settings.executor.jobs_end_with_agent:
@@ -211,11 +213,8 @@ async def _serve(
     locality.learn(found.gpus)
     runner, folders = _runner(settings, name, clock), _folders(settings, clock)
     kept = None if identity is None else Kept(IdentityFile(settings.data_dir), identity)
-    link = GrpcLink(
-        settings.control.addresses,
-        identity=None if kept is None else lambda: kept.value,
-        token=_token(settings),
-    )
+    shown = None if kept is None else lambda: kept.value
+    link = GrpcLink(settings.control.addresses, identity=shown, token=_token(settings))
     monitor, end_reader = _monitor(settings, probe, clock, telemetry)
     ports = AgentPorts(
         link=link,
@@ -248,11 +247,28 @@ async def _serve(
     with library_logs(telemetry):
         renewing = () if kept is None else (kept.run(link, clock, telemetry),)
         serving = _metrics(settings, MetricsSource(name, monitor, watch, clock.mono), telemetry)
-        await _until_stopped(stop, daemon.run(), looking, serving, *renewing)
+        watch_node = NodeHealth(_node_checks(settings), clock, daemon.ail)
+        duties = (daemon.run(), looking, serving, watch_node.watch_disk(), watch_node.run_check())
+        await _until_stopped(stop, *duties, *renewing)
     await _let_go(runner, telemetry, jobs_end=settings.executor.jobs_end_with_agent)
     folders.stop()
     end_reader()
     telemetry.event("agent_stopped", agent_id=name, jobs_run_on=not settings.executor.jobs_end_with_agent)
+
+
+def _node_checks(settings: AgentSettings) -> NodeChecks:
+    rules, runner = settings.health, BoundedRunner()
+
+    def run() -> tuple[int, str]:
+        said = runner.run([rules.check], rules.check_timeout_s)
+        return said.status, said.out or said.err
+
+    async def check() -> tuple[int, str]:
+        return await asyncio.to_thread(run)
+
+    return NodeChecks(
+        settings.data_dir, rules.disk_min_mb, check if rules.check else None, check_every_s=rules.check_every_s
+    )
 
 
 async def _metrics(settings: AgentSettings, source: MetricsSource, telemetry: Telemetry) -> None:

@@ -37,6 +37,8 @@ class Observed:
         """Tasks that may have processes here, and hold their GPUs."""
         self.offered: dict[TaskKey, TaskOver] = {}
         """Ends that the control plane isn't known to have."""
+        self.held_back: dict[TaskKey, None] = {}
+        """Of those, the ends that aren't told yet, since the GPUs of their tasks aren't clean: these are ending."""
         self._own: dict[TaskKey, TaskOver] = {}
         # Of `offered`, those of tasks that never reached the runner.
         self._settled: dict[TaskKey, TaskOver | None] = {}
@@ -173,4 +175,5 @@ class Observed:
         """Return the next beat, with the tasks that are ending."""
         self._sequence += 1
         ending = tuple(key for key, status in self.open.items() if status.phase is TaskPhase.ENDING)
-        return Beat(sequence=self._sequence, ending=ending, tasks_sum=sum_of(self.open))
+        ending = (*ending, *(key for key in self.held_back if key in self.offered))
+        return Beat(sequence=self._sequence, ending=ending, tasks_sum=sum_of((*self.open, *self.held_back)))

@@ -151,9 +151,24 @@ class HealthSettings(msgspec.Struct, frozen=True, kw_only=True):
     the device, its memory, its bus, its links or its firmware; take 94 out where contained memory errors shall cost
     only the job that met one. Those that programs cause (13, 31, 43, 45, 68) never count; any other makes it suspect,
     which is only shown."""
+    check: str = ""
+    """Program of the site, an absolute path, that says whether this node is fit for work: exit status 0 = it is; any
+    other = it gets no new work, for the reason in the last line that it wrote, until a later run finds nothing. What
+    runs there goes on. It runs as the agent's account, and nobody else may be able to write to it. Empty = none."""
+    check_every_s: Annotated[float, Range(1, 86_400, " s")] = 60.0
+    """Seconds between two runs of it."""
+    check_timeout_s: Annotated[float, Range(1, 3_600, " s")] = 30.0
+    """Seconds that it may take; then it is killed, and that is the reason."""
+    disk_min_mb: Annotated[int, Range(0, unit=" MiB")] = 256
+    """MiB that are to be left on the disk of data_dir, for records and output of tasks, or a twentieth of that disk if
+    that is less: with less the node gets no new work. 0 = its disk isn't watched; a disk that is full keeps the runner
+    from starting tasks all the same."""
     processes_ignored: tuple[str, ...] = ("nvidia-cuda-mps", "nv-hostengine", "dcgm")
     """Beginnings of the names (as `ps -o comm` has them) of processes that may be on a GPU that no job has. By default
     the daemons of MPS and of NVIDIA's monitor."""
+
+    def faults(self) -> list[str]:
+        return [f"check: {self.check[:80]!r} isn't an absolute path"] if self.check and self.check[0] != "/" else []
 
 
 class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True):

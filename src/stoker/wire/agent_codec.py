@@ -67,6 +67,7 @@ def decode_registration(wire: pb.RegisterRequest) -> Registration:
         "cpus",
         "memory_mb",
         gpus=tuple(_decode_gpu(gpu) for gpu in wire.gpus),
+        withheld=tuple(_decode_gpu(gpu) for gpu in wire.withheld[:READINGS_MAX]),
         labels=dict(wire.labels),
         executors=tuple(wire.executors),
         taints=tuple(wire.taints),

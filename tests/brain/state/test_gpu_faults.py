@@ -100,6 +100,17 @@ def test_a_lost_gpu_is_counted_and_one_that_is_drained_is_offline() -> None:
     assert gpu_statuses(story.state, sick)[GpuUuid("n1-0")] in ("busy", "offline")
 
 
+def test_a_gpu_that_was_never_offered_is_known_all_the_same() -> None:
+    story, whole = Story(), inventory("n1", 4)
+    story.register(
+        "n1",
+        replace(whole, gpus=whole.gpus[1:], withheld=whole.gpus[:1], gpu_fault="hot", conditions=(SICK,)),
+    )
+    story.compare("n1")
+    story.submit(spec(gpus=4))
+    assert (story.decide(), count_gpus(story.state).total) == ([], 4)
+
+
 def test_no_new_work_comes_to_a_gpu_that_is_drained_and_it_does_once_it_is_healthy() -> None:
     story = Story()
     story.node("n1", 4)

@@ -4,9 +4,10 @@ import pytest
 from msgspec.structs import replace
 
 from stoker.brain.domain.errors import refuse
-from stoker.cli.doctor import serving
+from stoker.cli.doctor import pair
 from stoker.cli.doctor.finding import CheckResult, Level
-from stoker.cli.doctor.serving import Half, Health, Server
+from stoker.cli.doctor.pair import Half
+from stoker.cli.doctor.serving import Health, Server
 from stoker.wire.rest.cluster import ControlView
 
 HEALTH = Health(version="1.4.0", cluster_id="c1")
@@ -19,7 +20,7 @@ def half(view: ControlView, health: Health = HEALTH) -> Half:
 
 
 def told(*halves: Half) -> list[CheckResult]:
-    return list(serving.pair(halves))
+    return list(pair.pair(halves))
 
 
 def test_a_whole_pair_is_fine() -> None:
@@ -76,5 +77,5 @@ def test_settings_that_differ_from_the_active_ones_are_doubtful() -> None:
 
 
 def test_one_server_alone_is_not_asked_whether_it_is_a_pair() -> None:
-    assert serving.pair_checks(Server("http://a:1")) == []
-    assert [check.name for check in serving.pair_checks(Server("http://a:1, http://b:1"))] == ["pair"]
+    assert pair.pair_checks(Server("http://a:1")) == []
+    assert [check.name for check in pair.pair_checks(Server("http://a:1, http://b:1"))] == ["pair"]

@@ -74,7 +74,7 @@ def test_a_node_that_can_neither_start_nor_end_jobs_is_named_with_its_fault() ->
 def test_a_node_that_cannot_read_its_gpus_is_named_with_the_words_of_its_driver() -> None:
     told = list(serving.nodes([NodeRow(name="a", state="ready", gpu_fault="nvidia-smi: exit 18")]))
     assert levels(told) == [Level.OK, Level.WARNING]
-    assert told[1].what == "GPUs of a can't be read and get no jobs: nvidia-smi: exit 18"
+    assert told[1].what == "GPUs of a get no jobs: nvidia-smi: exit 18"
 
 
 def test_agents_of_another_version_are_named_but_not_those_that_are_gone() -> None:

@@ -15,6 +15,7 @@ from stoker.brain.domain.health import HealthKind, HealthState
 from stoker.brain.domain.ids import GpuUuid, JobId, NodeName, Principal
 from stoker.brain.domain.label import label_sources, labels_of, parse_taint, taint_sources, taint_text, taints_of
 from stoker.brain.domain.node import Node, OrphanTask
+from stoker.brain.domain.node_health import node_health
 from stoker.brain.domain.sight import Sight
 from stoker.brain.domain.units import Instant
 from stoker.brain.state.cluster import ClusterState
@@ -42,6 +43,7 @@ from stoker.wire.rest.node import (
     GpuSharerView,
     GpuView,
     LabelsBody,
+    NodeHealthView,
     NodeListView,
     NodeView,
     OrphanTaskView,
@@ -145,6 +147,8 @@ def _node_at(request: Request, state: ClusterState) -> Node:
 
 def _node_view(control: ControlPlane, node: Node, sees: Sights, now: Instant) -> NodeView:
     state = control.committer.state
+    ahead_ms = control.nodes.clock_ahead_ms(node.name) if control.nodes is not None else 0
+    health = node_health(node, ahead_ms)
     inventory, free = node.inventory, state.indexes.free.get(node.name)
     return NodeView(
         name=node.name,
@@ -184,6 +188,8 @@ def _node_view(control: ControlPlane, node: Node, sees: Sights, now: Instant) ->
         account=inventory.account,
         allow_root=inventory.account == "root" and inventory.allow_root,
         keeps_leases=inventory.keeps_leases,
+        health=NodeHealthView(state=health.state, reasons=health.reasons),
+        clock_ahead_s=round(ahead_ms / 1_000, 1),
         fault=inventory.fault,
         limits=inventory.limits,
         gpu_fault=inventory.gpu_fault,

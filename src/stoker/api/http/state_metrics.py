@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from stoker.api.http.tenants import pools_view
 from stoker.brain.domain.gpu import WHOLE_GPU
+from stoker.brain.domain.node_health import CLOCK_OFF_MS
 from stoker.brain.domain.reason import ReasonCode
 from stoker.brain.domain.units import SECOND_MS
 from stoker.brain.state.cluster_counts import GpuCounts, count_gpus, count_jobs, count_nodes, count_running
@@ -71,6 +72,19 @@ def _unread(scene: ScrapeCounts) -> float:
     return sum(bool(node.inventory.gpu_fault) and not node.forgotten for node in nodes)
 
 
+def _drained_gpus(scene: ScrapeCounts) -> float:
+    nodes = [node for node in scene.control.committer.state.nodes.values() if not node.forgotten]
+    return sum(not each.offered for node in nodes for each in node.inventory.conditions)
+
+
+def _clocks_off(scene: ScrapeCounts) -> float:
+    nodes = scene.control.nodes
+    if nodes is None:
+        return 0
+    known = [node.name for node in scene.control.committer.state.nodes.values() if node.reachable]
+    return sum(abs(nodes.clock_ahead_ms(name)) > CLOCK_OFF_MS for name in known)
+
+
 def _by_tenant(scene: ScrapeCounts, read: Callable[[TenantUsage], float | None]) -> Mapping[str, float]:
     said = {name: read(figure) for name, figure in scene.tenants.items()}
     return {name: value for name, value in said.items() if value is not None}
@@ -109,6 +123,8 @@ METERS: Final = (
         lambda scene: {word: count for word, count in scene.gpus._asdict().items() if word != "total"},
         "status",
     ),
+    Meter("gpus_drained", f"GPUs that get no work, since they are lost, sick or not clean. {_A_GAUGE}", _drained_gpus),
+    Meter("nodes_clock_off", "Reachable nodes whose clock is more than 5 s off.", _clocks_off),
     Meter("nodes_gpus_unread", "Nodes, not forgotten ones, that can't read all of their GPUs.", _unread),
     Meter("quota_total", f"GPUs in service, which the classes share. {_A_GAUGE}", lambda scene: scene.quota.total_gpus),
     Meter("quota_online_limit", "GPUs that online jobs are guaranteed.", lambda scene: scene.quota.online.guaranteed),

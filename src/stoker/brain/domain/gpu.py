@@ -11,7 +11,8 @@ from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.brain.domain.ids import GpuUuid
 
 GpuStatus = Literal["idle", "busy", "offline", "quarantined", "lost"]
-"""`lost`: its node has had it and can't open or read it now. `offline`: its node takes no new work, or something that is no job of this cluster holds it."""
+"""`lost`: its node has had it and can't open or read it now. `offline`: its node takes no new work, or something that
+is no job of this cluster holds it."""
 
 WHOLE_GPU: Final = 1_000
 """Thousandths of a GPU that make one: amounts of GPUs are integers, so that sums are exact."""

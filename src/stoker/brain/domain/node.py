@@ -81,6 +81,8 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     may have. Empty = it doesn't."""
     gpu_fault: str = ""
     """Why not every GPU could be read, in the driver's words. Empty = all could."""
+    withheld: tuple[Gpu, ...] = ()
+    """GPUs that it has and doesn't offer now, since they aren't healthy. None of them is among `gpus`."""
     conditions: tuple[GpuCondition, ...] = ()
     """GPUs that aren't healthy. Of these only suspect ones are among `gpus`."""
     reads_latin_1: bool = True

@@ -15,8 +15,8 @@ Rules: E1  the outcome is that of what ended the attempt: our order if there was
            of the attempt can have run
        E8  a requeue that a person asked for costs nothing and has no bound; who asked for a hold as well finds the
            job held after it
-       E11 what ended badly with a GPU that was found lost or with errors, or was stopped for that, was lost by its node,
-           unless the policy lets jobs on such GPUs go on
+       E11 what ended badly with a GPU that was found lost or with errors, or was stopped for that, was lost by its
+           node, unless the policy lets jobs on such GPUs go on
        E10 an attempt whose GPUs were taken back is followed by another one, however it ended: the job keeps its
            priority and its place by submit time, and pays neither a retry nor a requeue
 """

@@ -53,7 +53,8 @@ def note_of(node: "NodeView") -> str:
     """Return what is unusual about a node: fault, low limits, drain, pause, silence, orphan tasks; empty = nothing."""
     parts = [node.fault, drain_of(node)]
     parts.append(node.limits)
-    parts.append(f"GPUs can't be read: {node.gpu_fault}" if node.gpu_fault else "")
+    parts.append(f"GPUs get no work: {node.gpu_fault}" if node.gpu_fault else "")
+    parts += [reason for reason in node.health.reasons if reason.startswith("its clock is")]
     parts.append(
         f"starts failed, no new work until {local_text(node.pause.until)}: {node.pause.error}" if node.pause else ""
     )
@@ -100,6 +101,7 @@ def node_pairs(node: "NodeView") -> "Iterator[tuple[str, object]]":
     """Yield (key, value) lines about one node, its GPUs and its orphan tasks."""
     yield "node", node.name
     yield "state", node.state.value
+    yield "health", "; ".join((node.health.state.value, *node.health.reasons))
     yield "note", local_times(note_of(node))
     if node.drained_at:
         yield "drained at", local_times(node.drained_at)

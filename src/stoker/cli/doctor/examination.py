@@ -9,7 +9,7 @@ from stoker.agent.identity import IdentityFile, with_addresses
 from stoker.agent.machine import local_address
 from stoker.agent.settings import ADDRESS, AgentSettings
 from stoker.brain.domain.errors import StokerError
-from stoker.cli.doctor import effective, folder, machine, network, node, serving
+from stoker.cli.doctor import effective, folder, machine, network, node, pair, serving
 from stoker.cli.doctor.finding import Check, Finding, Level
 from stoker.live.settings.control import ControlSettings
 
@@ -38,7 +38,7 @@ def of_server(run: Run, server: serving.Server) -> Iterator[Finding]:
         if any(finding.level is Level.ERROR for finding in found):
             return
         yield from _each(run, checks(server))
-    yield from _each(run, serving.pair_checks(server))
+    yield from _each(run, pair.pair_checks(server))
 
 
 def _each(run: Run, checks: Iterable[Check]) -> Iterator[Finding]:

@@ -58,7 +58,7 @@ def checks(settings: AgentSettings) -> list[Check]:
         Check("work_dir", lambda: work_dir(settings.executor.work_dir, settings.data_dir)),
         Check("folder_max_gb", lambda: folder_bound(settings)),
         Check("limits", lambda: limits(settings)),
-        Check("programs", lambda: site_programs(settings.executor)),
+        Check("programs", lambda: site_programs(settings.executor, settings.health.check)),
         Check("users", lambda: users(_self(), allow_root=allow_root, data_dir=settings.data_dir)),
     ]
 
@@ -275,15 +275,16 @@ def limits(settings: AgentSettings) -> Iterator[CheckResult]:
     yield from unless_refused(lambda: check_limits(executor), f"jobs get umask {executor.umask}, and as limits {own}")
 
 
-def site_programs(executor: ExecutorSettings) -> Iterator[CheckResult]:
-    """Check that prolog and epilog are programs that nobody else can change."""
+def site_programs(executor: ExecutorSettings, check: str = "") -> Iterator[CheckResult]:
+    """Check that prolog, epilog and the site's own check are programs that nobody else can change."""
     named = [f"{name} {path}" for name, path in (("prolog", executor.prolog), ("epilog", executor.epilog)) if path]
     words = (
         f"around each task, {executor.prolog_timeout_s} s at most: {', '.join(named)}"
         if named
         else "no prolog or epilog"
     )
-    yield from unless_refused(lambda: check_site_programs(executor), words)
+    words += f"; checks itself by {check}" if check else ""
+    yield from unless_refused(lambda: check_site_programs(executor, check), words)
 
 
 def leases(data_dir: Path) -> Iterator[CheckResult]:

@@ -1,17 +1,12 @@
 """Checks of a control plane that serves: whether it decides, commits, saves, and hears from its nodes.
 
-Of several that are named as a pair each is asked by itself: whether all are there, of one cluster, one active and
-another ready is what no single one of them knows.
-
 Everything is asked over REST, so from any machine. Answers are read loosely: control planes may be of another version.
 """
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import closing, suppress
 from email.utils import parsedate_to_datetime
-from itertools import pairwise
 from math import isinf
 from typing import Final
 
@@ -20,7 +15,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
 from stoker import __version__
-from stoker.brain.domain.errors import Refusal, StokerError, refuse
+from stoker.brain.domain.errors import StokerError
+from stoker.brain.domain.node_health import CLOCK_OFF_MS
 from stoker.brain.domain.reason import ReasonCode
 from stoker.cli.clock import now_ms
 from stoker.cli.doctor.finding import Check, CheckResult, doubtful, fine, refusal, unless_refused, wrong
@@ -31,7 +27,6 @@ from stoker.wire.client.staleness import stale_answer
 from stoker.wire.client.transport import Transport
 from stoker.wire.client.trust import NO_CREDENTIALS, Credentials
 from stoker.wire.endpoints import API_PREFIX
-from stoker.wire.rest.cluster import ControlView
 
 ANSWER_S: Final = 5.0
 """A GET is tried twice."""
@@ -43,8 +38,6 @@ SNAPSHOT_OLD_S: Final = 600.0
 NAMES_MAX: Final = 5
 JOBS_MAX: Final = 1_000
 SAMPLES_MAX: Final = 200_000
-_NUMBERS: Final = re.compile(r"(\d+)\.(\d+)")
-_SETTINGS: Final = "see failover in the settings of each"
 _CANT_RUN: Final = {
     ReasonCode.NO_NODES: "start an agent: `stoker agent -c agent.yaml`",
     ReasonCode.NODES_UNAVAILABLE: "bring those nodes back, or end their drain",
@@ -66,6 +59,7 @@ class NodeRow(msgspec.Struct, kw_only=True):
     fault: str = ""
     limits: str = ""
     gpu_fault: str = ""
+    clock_ahead_s: float = 0
     drain: str | None = None
     drained_by: str = ""
 
@@ -94,21 +88,6 @@ class Health(msgspec.Struct):
     cluster_id: str = ""
     epoch: int = 0
     clock_ahead_ms: int = 0
-
-
-class Half(msgspec.Struct, kw_only=True):
-    """The answer of one control plane of a pair."""
-
-    address: str
-    health: Health = msgspec.field(default_factory=Health)
-    view: ControlView | None = None
-    """None = it didn't tell."""
-    refusal: Refusal | None = None
-    """Why."""
-
-    @property
-    def called(self) -> str:
-        return f"{self.view.name} ({self.address})" if self.view is not None and self.view.name else self.address
 
 
 class Meters:
@@ -276,8 +255,12 @@ def nodes(rows: Sequence[NodeRow]) -> Iterator[CheckResult]:
             fix = f"raise what it names: {where}; its runner follows once it is idle"
             yield doubtful(f"{row.name} {row.limits}", fix)
     for row in [row for row in known if row.gpu_fault][:NAMES_MAX]:
-        fix = "see `nvidia-smi` there: its agent looks again by itself, and offers them once they can be read"
-        yield doubtful(f"GPUs of {row.name} can't be read and get no jobs: {row.gpu_fault}", fix)
+        fix = f"`stoker node show {row.name}` names each; its agent offers them again once they are well"
+        yield doubtful(f"GPUs of {row.name} get no jobs: {row.gpu_fault}", fix)
+    for row in [row for row in known if abs(row.clock_ahead_s) * 1_000 > CLOCK_OFF_MS][:NAMES_MAX]:
+        way = "ahead of" if row.clock_ahead_s > 0 else "behind"
+        words = f"the clock of {row.name} is {abs(row.clock_ahead_s):.0f} s {way} this control plane's"
+        yield doubtful(words, "set it by NTP (`timedatectl`): times in its logs, tokens and certificates depend on it")
     paused = [row.name for row in known if row.state == "paused"]
     if paused:
         fix = f"`stoker node show {paused[0]}` says why; `stoker node resume NAME` once it is mended"
@@ -404,97 +387,3 @@ def ledger(meters: Meters) -> Iterator[CheckResult]:
 def _names(names: Sequence[str]) -> str:
     more = f" and {len(names) - NAMES_MAX} more" if len(names) > NAMES_MAX else ""
     return ", ".join(names[:NAMES_MAX]) + more
-
-
-def pair_checks(server: Server) -> list[Check]:
-    """Nothing where one alone was named."""
-    addresses = each_alone(server.servers)
-    if len(addresses) < 2:
-        return []
-    return [Check("pair", lambda: pair([_asked(server, each) for each in addresses]), BOUND_S * 2 * len(addresses))]
-
-
-def _asked(server: Server, address: str) -> Half:
-    alone, half = server.alone(address), Half(address=address)
-    try:
-        half.health = msgspec.json.decode(alone.get("/health").body, type=Health)
-        half.view = msgspec.json.decode(alone.get(f"{API_PREFIX}/control").body, type=ControlView)
-    except StokerError as fault:
-        half.refusal = fault.refusal
-    except msgspec.MsgspecError:
-        message = f"what answers at {address} is not a Stoker control plane"
-        half.refusal = refuse("bad_answer", message, "check --server")
-    return half
-
-
-def pair(halves: Sequence[Half]) -> Iterator[CheckResult]:
-    for half in halves:
-        if half.refusal is not None:
-            yield wrong(f"{half.address} doesn't tell what it is: {half.refusal.message}", half.refusal.hint)
-    told = [half for half in halves if half.view is not None]
-    found = [*_who(told), *_active(told, everybody=len(told) == len(halves)), *_versions(told), *_places(told)]
-    yield from found
-    if not found and len(told) == len(halves):
-        active = next(half for half in told if half.view and half.view.role == "active")
-        others = ", ".join(half.called for half in told if half is not active)
-        yield fine(f"{active.called} is active, and {others} stands by")
-
-
-def _who(told: Sequence[Half]) -> Iterator[CheckResult]:
-    """Those that belong together have names of their own and one cluster."""
-    alone = [half.address for half in told if half.view and not half.view.name]
-    if alone:
-        fix = f"leave it out of --server, or set failover.enabled there; {_SETTINGS}"
-        yield wrong(f"{', '.join(alone)} is a control plane of its own, not one of several", fix)
-    names = Counter(half.view.name for half in told if half.view and half.view.name)
-    for name, number in names.items():
-        if number > 1:
-            where = ", ".join(half.address for half in told if half.view and half.view.name == name)
-            fix = "give each its own failover.name; if it is one of them by two addresses, name one"
-            yield wrong(f"{number} are called {name}: {where}", fix)
-    clusters = {half.health.cluster_id: half for half in told}
-    if len(clusters) > 1:
-        shown = ", ".join(f"{half.called}: {cluster}" for cluster, half in sorted(clusters.items()))
-        yield wrong(f"they are of {len(clusters)} clusters ({shown})", f"name those of one cluster; {_SETTINGS}")
-
-
-def _active(told: Sequence[Half], *, everybody: bool) -> Iterator[CheckResult]:
-    """Exactly one, and another one that may take over at once."""
-    active = [half for half in told if half.view and half.view.name and half.view.role == "active"]
-    if len(active) > 1:
-        fix = "ask again: one may have been about to step down. If it stays so, let failover.marker of all be the same"
-        yield wrong(f"{len(active)} are active: {', '.join(half.called for half in active)}", fix)
-    elif told and not active:
-        whys = "; ".join(f"{half.called}: {half.view.why}" for half in told if half.view and half.view.why)
-        level = wrong if everybody else doubtful
-        yield level(f"none of those that tell is active ({whys})", "mend what keeps them from it")
-    for half in active:
-        if half.view is not None and len(half.view.in_sync) == 1:
-            fix = "start the standby, or see `stoker control status` and the log of it: it says why it isn't in sync"
-            yield doubtful(f"only {half.called} is in sync: if it dies now, nobody takes over by itself", fix)
-
-
-def _versions(told: Sequence[Half]) -> Iterator[CheckResult]:
-    """Neighbours run beside each other."""
-    numbers = sorted(
-        {(int(found[1]), int(found[2])) for half in told if (found := _NUMBERS.match(half.health.version))}
-    )
-    if any(low[0] != high[0] or high[1] - low[1] > 1 for low, high in pairwise(numbers)) or len(numbers) > 2:
-        shown = ", ".join(f"{half.called}: {half.health.version}" for half in told)
-        yield wrong(
-            f"their versions are more than one apart ({shown})", "upgrade one after the other, version by version"
-        )
-
-
-def _places(told: Sequence[Half]) -> Iterator[CheckResult]:
-    """What they share, as each of them sees it."""
-    for half in told:
-        view = half.view
-        if view is not None and view.name and not view.marker_reached:
-            yield wrong(
-                f"{half.called} can't reach the marker: {view.why}", "mend that: it can't become or stay active"
-            )
-        if view is not None and view.secret:
-            yield doubtful(f"{half.called}: {view.secret}", "docs/explanation/the-marker.md says what to do")
-        if view is not None and view.unlike:
-            yield doubtful(f"{half.called}: {view.unlike}", "let these settings be the same on each")

@@ -225,6 +225,7 @@ class RegisterRequest(_message.Message):
     KEEPS_SCRIPTS_FIELD_NUMBER: _builtins.int
     SHARES_GPUS_FIELD_NUMBER: _builtins.int
     CONDITIONS_FIELD_NUMBER: _builtins.int
+    WITHHELD_FIELD_NUMBER: _builtins.int
     MPS_FIELD_NUMBER: _builtins.int
     UNENFORCED_FIELD_NUMBER: _builtins.int
     node: _builtins.str
@@ -272,6 +273,10 @@ class RegisterRequest(_message.Message):
     def conditions(self) -> _containers.RepeatedCompositeFieldContainer[Global___GpuCondition]:
         """GPUs that are not healthy. Of these only suspect ones are among `gpus`."""
 
+    @_builtins.property
+    def withheld(self) -> _containers.RepeatedCompositeFieldContainer[Global___Gpu]:
+        """GPUs that it has and does not offer now, since they are not healthy. None of them is among `gpus`."""
+
     def __init__(
         self,
         *,
@@ -297,12 +302,13 @@ class RegisterRequest(_message.Message):
         keeps_scripts: _builtins.bool = ...,
         shares_gpus: _builtins.bool = ...,
         conditions: _abc.Iterable[Global___GpuCondition] | None = ...,
+        withheld: _abc.Iterable[Global___Gpu] | None = ...,
         mps: _builtins.str = ...,
         unenforced: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "address", b"address", "agent_uid", b"agent_uid", "allow_root", b"allow_root", "boot_id", b"boot_id", "conditions", b"conditions", "cpus", b"cpus", "executors", b"executors", "fault", b"fault", "gpu_fault", b"gpu_fault", "gpus", b"gpus", "keeps_leases", b"keeps_leases", "keeps_scripts", b"keeps_scripts", "labels", b"labels", "limits", b"limits", "memory_mb", b"memory_mb", "mps", b"mps", "node", b"node", "reads_latin_1", b"reads_latin_1", "shares_gpus", b"shares_gpus", "simulated", b"simulated", "taints", b"taints", "unenforced", b"unenforced", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "address", b"address", "agent_uid", b"agent_uid", "allow_root", b"allow_root", "boot_id", b"boot_id", "conditions", b"conditions", "cpus", b"cpus", "executors", b"executors", "fault", b"fault", "gpu_fault", b"gpu_fault", "gpus", b"gpus", "keeps_leases", b"keeps_leases", "keeps_scripts", b"keeps_scripts", "labels", b"labels", "limits", b"limits", "memory_mb", b"memory_mb", "mps", b"mps", "node", b"node", "reads_latin_1", b"reads_latin_1", "shares_gpus", b"shares_gpus", "simulated", b"simulated", "taints", b"taints", "unenforced", b"unenforced", "version", b"version", "withheld", b"withheld"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

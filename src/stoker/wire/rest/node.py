@@ -39,7 +39,8 @@ class GpuSharerView(msgspec.Struct, frozen=True, kw_only=True):
 class GpuView(msgspec.Struct, frozen=True, kw_only=True):
     """One GPU. `id` is for people and the dgpu dialect; `uuid` is its name. `memory` and `memory_mb` are MiB.
 
-    `lost`: its node has had it, and can't open or read it now. `offline`: its node takes no new work, or something that isn't a job of ours holds it.
+    `lost`: its node has had it, and can't open or read it now. `offline`: its node takes no new work, or something that
+    isn't a job of ours holds it.
     `quarantined`: its node was silent for so long that the job that had it was started elsewhere; it isn't offered, and
     charged to nobody, until the node says that it is clean.
     """
@@ -90,6 +91,15 @@ class FreeView(msgspec.Struct, frozen=True, kw_only=True):
     gpus: int
     cpus: int
     memory_mb: int
+
+
+class NodeHealthView(msgspec.Struct, frozen=True, kw_only=True):
+    """Health of a node by itself. A person's drain is none of it: `drain` says that."""
+
+    state: HealthState
+    """A drained one gets no new work; nor does one that is repairing, for a while."""
+    reasons: tuple[str, ...] = ()
+    """The gravest first."""
 
 
 class OrphanTaskView(msgspec.Struct, frozen=True, kw_only=True):
@@ -156,6 +166,9 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     """Where the agent is root: do jobs run as root that name no user, or root?"""
     keeps_leases: bool = False
     """Does it surely end jobs by itself when it was cut off for too long? Only then are they started elsewhere."""
+    health: NodeHealthView = NodeHealthView(state=HealthState.HEALTHY)
+    clock_ahead_s: float = 0
+    """By how much its clock is ahead of the control plane's, below 0 behind; 0: it is right, or hasn't told."""
     fault: str = ""
     """What keeps it from starting and ending jobs, in words. Until that is over it gets no new work. Empty: nothing."""
     limits: str = ""

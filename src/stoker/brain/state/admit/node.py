@@ -80,7 +80,7 @@ def _inventory_fault(state: ClusterState, name: NodeName, inventory: Inventory) 
     if full and not any(node.forgotten for node in state.nodes.values()):
         hint = "forget nodes that are gone"
         return refuse("too_many_nodes", f"{NODES_MAX} nodes are known already", hint, nodes_max=NODES_MAX)
-    uuids = [gpu.uuid for gpu in inventory.gpus]
+    uuids = [gpu.uuid for gpu in (*inventory.gpus, *inventory.withheld)]
     if len(uuids) > GPUS_PER_NODE_MAX:
         what = f"reports {len(uuids)} GPUs; at most {GPUS_PER_NODE_MAX} are taken"
         return _bad_inventory(name, what, "check the agent's GPU detection")

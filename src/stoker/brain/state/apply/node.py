@@ -1,5 +1,6 @@
 """Application of events about nodes to the state."""
 
+from collections.abc import Iterable
 from typing import assert_never
 
 from msgspec.structs import replace
@@ -57,16 +58,17 @@ def _registered(old: Node | None, event: events.NodeRegistered, at: Instant) -> 
     # Reachability comes only once the inventory of tasks was compared (`NodeReachable`): who was never here, or was
     # forgotten, may run strays on the GPUs it offers.
     if old is None or old.forgotten:
-        return Node(name=event.node, inventory=event.inventory, registered_at=at, reachable=False)
+        unread = _unread((), event.inventory)
+        return Node(name=event.node, inventory=event.inventory, registered_at=at, reachable=False, unread=unread)
     new, known = event.inventory, old.inventory
     shrunk_at = at if new.cpus < known.cpus or new.memory_mb < known.memory_mb else old.shrunk_at
-    return replace(old, inventory=new, shrunk_at=shrunk_at, unread=_unread(old, new))
+    return replace(old, inventory=new, shrunk_at=shrunk_at, unread=_unread(old.mended.gpus, new))
 
 
-def _unread(old: Node, new: Inventory) -> tuple[Gpu, ...]:
-    """What a broken driver hides is still there: jobs that need it wait instead of being refused."""
-    here = {gpu.uuid for gpu in new.gpus}
-    hidden = [gpu for gpu in old.mended.gpus if gpu.uuid not in here] if new.gpu_fault else []
+def _unread(known: Iterable[Gpu], new: Inventory) -> tuple[Gpu, ...]:
+    """What a broken driver hides, or a node keeps back, is still there: jobs that need it wait and aren't refused."""
+    here = {gpu.uuid for gpu in (*new.gpus, *new.withheld)}
+    hidden = [*new.withheld, *(gpu for gpu in known if gpu.uuid not in here and new.gpu_fault)]
     return tuple(sorted(hidden, key=lambda gpu: (gpu.index, gpu.uuid))[:UNREAD_MAX])
 
 
