@@ -35,7 +35,7 @@ from stoker.agent.backoff import CEILING_S, QUICK_S, SOON_S, Backoff
 from stoker.agent.delivery import Delivery
 from stoker.agent.instructions import InstructionExecutor, TaskRules, ignored, which
 from stoker.agent.logs import LogReads
-from stoker.agent.machine import offers_less
+from stoker.agent.machine import offers_less, without_containers
 from stoker.agent.observed import Observed
 from stoker.agent.outgoing import HeartbeatAcks, Stream, first_failure
 from stoker.agent.ports import (
@@ -60,7 +60,7 @@ from stoker.agent.ports import (
 )
 from stoker.agent.tunnels import NodeTunnels
 from stoker.brain.domain.instruction import TaskKey
-from stoker.brain.domain.node import Inventory
+from stoker.brain.domain.node import CONTAINER, Inventory
 from stoker.brain.domain.report import Registration
 from stoker.brain.domain.units import Mono
 
@@ -71,6 +71,7 @@ another, but within that; one that doesn't has lost its lease too."""
 ASK_S: Final = 2.0
 UNANSWERED_MAX: Final = 5
 """A17: a busy disk may hold a runner up for seconds. Looks are counted, not time: we may have slept ourselves."""
+_OLD_RUNNER: Final = "its runner is of an older version; the next one begins when the tasks of this one have ended"
 _SECOND_LOOK_S: Final = 0.25
 """If we were stopped ourselves, the answer lies there and has only to be read."""
 
@@ -101,6 +102,7 @@ class Daemon:
         self._runner_backoff = Backoff(ports.entropy)
         self._obeyed = ports.fence.read()
         ports.folders.serve(self._obeyed.cluster_id)
+        ports.containers.serve(self._obeyed.cluster_id)
         self._refused = ""
         self._unanswered: int | None = None
         # Looks since the runner was asked how it is. None = it needn't answer: it is too old, or isn't connected.
@@ -123,6 +125,10 @@ class Daemon:
         finally:
             self._executor.drop()
 
+    def may_run(self, key: TaskKey) -> bool:
+        """Return whether a task may have processes or a container here. True until the runner has told its own."""
+        return not self._runner_ready.is_set() or key in self._observed.open
+
     def amend(self, registration: Registration) -> None:
         """Register anew, since the node has changed (a driver came up). No running task is touched."""
         assert registration.node == self._registration.node, "a node can't change its name"
@@ -138,7 +144,12 @@ class Daemon:
             taken = f"takes jobs of {', '.join(accounts) or 'nobody'} alone, since no cgroup can be made"
             limits = "; ".join(filter(None, (limits, taken)))
         inventory = msgspec.structs.replace(inventory, cpus=offered, limits=limits)
+        contained = self._ports.containers.contained and self._executor.cgroups
+        if CONTAINER in inventory.executors and not contained:
+            keeps_leases = False  # a container outlives a runner that is killed, until there is another
         keeps_scripts = self._executor.keeps_scripts
+        if not self._executor.runs_containers:
+            inventory = without_containers(inventory, _OLD_RUNNER)
         inventory = msgspec.structs.replace(
             inventory, keeps_leases=keeps_leases, fault=fault, keeps_scripts=keeps_scripts
         )
@@ -177,6 +188,7 @@ class Daemon:
                 self._tasks_max, self._short_of = report.tasks_max, report.short_of
                 self._executor.cgroups = report.cgroups
                 self._executor.keeps_scripts = report.keeps_scripts
+                self._executor.runs_containers = report.runs_containers
                 self._unanswered = None if report.fault is None else 0
                 self._take_fault(report.fault or "", keeps_leases=report.keeps_leases)
                 self._delivery.offer_all()
@@ -323,6 +335,7 @@ class Daemon:
             if self._fence_fault:
                 return False
             self._ports.folders.serve(theirs.cluster_id)
+            self._ports.containers.serve(theirs.cluster_id)
         return True
 
     async def _renounce(self) -> None:
@@ -356,6 +369,7 @@ class Daemon:
             why = await first_failure([asyncio.ensure_future(duty) for duty in duties])
         finally:
             self._stream = None
+            self._executor.withdraw()
             self._up.clear()
             self._down.set()
         self._ports.telemetry.warn("agent_disconnected", error=str(why))
@@ -408,7 +422,7 @@ class Daemon:
     def say_beat(self) -> None:
         """Send a beat now."""
         if self._stream is not None:
-            beat = self._observed.beat()
+            beat = self._observed.beat(self._executor.preparations.told())
             self._answers.sent(beat.sequence, self._ports.clock.mono())
             self._stream.say(beat)
 

@@ -38,7 +38,7 @@ from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.gpu import Gpu
 from stoker.brain.domain.ids import GpuUuid, NodeName
 from stoker.brain.domain.label import parse_taint, taint_text
-from stoker.brain.domain.node import NODE_NAME, Inventory
+from stoker.brain.domain.node import CONTAINER, NODE_NAME, Inventory
 from stoker.brain.domain.report import Registration
 from stoker.ports import Clock, GpuFault, ProbedGpu, ProbeResult, Telemetry
 
@@ -99,6 +99,11 @@ class GpuWatch:
         self._missed = 0
         # Looks in a row that didn't see all that is offered.
         self._told = ""
+
+    @property
+    def offered(self) -> ProbeResult:
+        """The GPUs to offer, as the last look left them."""
+        return self._offered
 
     async def look(self) -> ProbeResult:
         """Probe once, and return the GPUs to offer now."""
@@ -216,6 +221,14 @@ def describe(settings: AgentSettings, name: NodeName, uid: str, found: ProbeResu
         mps=_mps_folder(settings.gpu),
     )
     return Registration(node=name, inventory=inventory)
+
+
+def without_containers(inventory: Inventory, fault: str) -> Inventory:
+    """Return the inventory of a node that can run no containers for this reason; empty = it can. Others stay."""
+    if not fault or CONTAINER not in inventory.executors:
+        return inventory
+    kinds = tuple(kind for kind in inventory.executors if kind != CONTAINER)
+    return replace(inventory, executors=kinds, containers_fault=fault)
 
 
 def _mps_folder(gpu: GpuSettings) -> str:

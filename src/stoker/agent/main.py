@@ -15,11 +15,13 @@ from stoker import __version__
 from stoker.adapters.atomic_file import write_atomic
 from stoker.adapters.checkpoint_folders import CheckpointFolders
 from stoker.adapters.clock import SystemClock
+from stoker.adapters.container_engine import DockerEngine, is_installed
 from stoker.adapters.data_folder.ownership import hold_folder, unusable
 from stoker.adapters.entropy import SystemEntropy
 from stoker.adapters.gpu_probe.auto import asked_by, device_probe
 from stoker.adapters.gpu_probe.scripted import ScriptedProbe
 from stoker.adapters.logs import StructuredTelemetry, library_logs
+from stoker.agent.containers import NodeContainers
 from stoker.agent.daemon import Daemon
 from stoker.agent.fence import FileFence
 from stoker.agent.identity import NAME as IDENTITY_NAME
@@ -35,8 +37,9 @@ from stoker.agent.machine import (
     describe,
     die_with_parent,
     node_name,
+    without_containers,
 )
-from stoker.agent.ports import AgentPorts, LinkDown, LinkRefused
+from stoker.agent.ports import AgentPorts, LinkDown, LinkRefused, NoContainers
 from stoker.agent.runner.process.kernel import give_back_memory
 from stoker.agent.runner.process.procfs import threads_of
 from stoker.agent.runner_socket import RunnerSocket
@@ -45,9 +48,10 @@ from stoker.agent.task_ports import TaskPorts
 from stoker.agent.token_file import read_token
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.ids import NodeName
-from stoker.brain.domain.node import ROOT
+from stoker.brain.domain.node import CONTAINER, ROOT
+from stoker.brain.domain.report import Registration
 from stoker.brain.domain.units import NEVER, Instant, utc_text
-from stoker.ports import Clock, Entropy, GpuProbe, ProbeResult, Telemetry
+from stoker.ports import Clock, Entropy, GpuProbe, Telemetry
 
 UID_NAME: Final = "agent.uid"
 RENEWAL_LOOK_S: Final = 600.0
@@ -70,6 +74,7 @@ async def run_agent(settings: AgentSettings, *, stop: asyncio.Event) -> None:
     """
     check_limits(settings.executor)
     check_site_programs(settings.executor)
+    _check_library(settings)
     _check_processes(resource.getrlimit(resource.RLIMIT_NPROC)[0])
     _check_files(resource.getrlimit(resource.RLIMIT_NOFILE)[1])
     if settings.executor.jobs_end_with_agent:
@@ -198,6 +203,10 @@ async def _serve(
     watch = GpuWatch(lambda: asyncio.to_thread(probe.probe), known, telemetry, asked=asked)
     found = await watch.look()
     runner, folders = _runner(settings, name, clock), _folders(settings, clock)
+    containers = _containers(settings, uid, clock, telemetry)
+    if containers is not None:
+        containers.simulated = found.simulated
+        await containers.look()
     kept = None if identity is None else Kept(IdentityFile(settings.data_dir), identity)
     link = GrpcLink(
         settings.control.addresses,
@@ -213,21 +222,32 @@ async def _serve(
         folders=folders,
         fence=fence,
         dialer=TaskPorts(asyncio.to_thread),
+        containers=containers or NoContainers(),
     )
-    registration = describe(settings, name, uid, found, __version__)
+
+    def described() -> Registration:
+        seen = describe(settings, name, uid, watch.offered, __version__)
+        if containers is None:
+            return seen
+        return replace(seen, inventory=without_containers(seen.inventory, containers.fault))
+
+    registration = described()
     daemon = Daemon(registration, ports, node_env=account_variables(), rules=_rules(settings))
 
-    def changed(better: ProbeResult) -> None:
-        daemon.amend(describe(settings, name, uid, better, __version__))
+    def changed(_: object = None) -> None:
+        daemon.amend(described())
 
     give_back_memory()  # what importing and setting up left behind is nearly two MiB
     looking = watch.watch(clock, settings.gpu.probe_again_s, settings.gpu.watch_s, changed)
     telemetry.event("agent_started", agent_id=name, pid=os.getpid(), gpus=len(found.gpus), version=__version__)
     with library_logs(telemetry):
         renewing = () if kept is None else (kept.run(link, clock, telemetry),)
-        await _until_stopped(stop, daemon.run(), looking, *renewing)
+        watching = () if containers is None else (containers.watch(daemon.may_run, changed),)
+        await _until_stopped(stop, daemon.run(), looking, *renewing, *watching)
     await _let_go(runner, telemetry, jobs_end=settings.executor.jobs_end_with_agent)
     folders.stop()
+    if containers is not None:
+        await containers.close()
     telemetry.event("agent_stopped", agent_id=name, jobs_run_on=not settings.executor.jobs_end_with_agent)
 
 
@@ -270,6 +290,23 @@ def _runner(settings: AgentSettings, name: NodeName, clock: Clock) -> RunnerSock
         "site_timeout_s": executor.prolog_timeout_s,
     }
     return RunnerSocket(settings.data_dir, clock, options, every_start)
+
+
+def _containers(settings: AgentSettings, uid: str, clock: Clock, telemetry: Telemetry) -> NodeContainers | None:
+    """Return what looks after the containers of this node; None = it isn't set up for any."""
+    executor, data_dir = settings.executor, settings.data_dir.absolute()
+    if CONTAINER not in executor.kinds:
+        return None
+    engine = DockerEngine(executor.docker.socket, executor.docker.registry_auth)
+    return NodeContainers(engine, executor, data_dir, clock, telemetry, owner=uid)
+
+
+def _check_library(settings: AgentSettings) -> None:
+    """Raises: StokerError `bad_settings` where containers are asked for and their library isn't installed."""
+    if CONTAINER in settings.executor.kinds and not is_installed():
+        message = "executor.kinds has `container`, and the library for that isn't installed: aiodocker"
+        hint = 'pip install "stoker[containers]" in the agent\'s environment'
+        raise StokerError(refuse("bad_settings", message, hint))
 
 
 def _rules(settings: AgentSettings) -> TaskRules:

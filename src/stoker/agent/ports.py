@@ -5,15 +5,16 @@ pass the same contract tests.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import msgspec
 
+from stoker.brain.domain.container import EngineInfo, ListedContainer, LocalImage, PullStep
 from stoker.brain.domain.ids import Epoch, JobId
 from stoker.brain.domain.instruction import Instruction, Start, TaskKey
-from stoker.brain.domain.job import TaskEnd
+from stoker.brain.domain.job import EndCause, TaskEnd
 from stoker.brain.domain.report import LogChunk, LogRequest, Registration, Report, TaskFinished, TaskStatus, TunnelFrame
 from stoker.brain.domain.units import Instant, Mono
 from stoker.ports import Clock, Entropy, Telemetry
@@ -167,6 +168,87 @@ class NoFolders:
         return None
 
 
+class ContainerEngine(Protocol):
+    """Engine of containers on this machine. Each call is bounded in time but `pull`, and raises EngineFault."""
+
+    async def info(self) -> EngineInfo: ...
+
+    async def image(self, name: str) -> LocalImage | None:
+        """Return an image that is here; None = it isn't."""
+        ...
+
+    def pull(self, image: str) -> AsyncGenerator[PullStep, None]:
+        """Pull an image, and yield how far that is. It ends early when no more steps are taken."""
+        ...
+
+    async def remove_image(self, name: str) -> bool:
+        """Remove an image; False = something here uses it."""
+        ...
+
+    async def labelled(self, key: str, value: str) -> list[ListedContainer]:
+        """Return all containers with this label, also those that have ended."""
+        ...
+
+    async def remove(self, container: str) -> None:
+        """Kill and remove a container; one that is gone is no fault."""
+        ...
+
+    async def free_bytes(self, folder: str) -> int:
+        """Return the bytes that are free on the disk of a folder."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class ContainerFault(Exception):
+    """A container that can't be begun on this node. The message says why; `cause` is that of its task's end."""
+
+    def __init__(self, message: str, cause: EndCause) -> None:
+        super().__init__(message)
+        self.cause = cause
+
+
+class Containers(Protocol):
+    """Engine of containers of this node. `container_engine.py` is the real one."""
+
+    def serve(self, cluster_id: str) -> None:
+        """Give containers the label of this cluster from now on."""
+        ...
+
+    @property
+    def contained(self) -> bool:
+        """Whether the engine puts a container into the cgroup of its task, where there is one."""
+        ...
+
+    def image_of(self, start: Start) -> str:
+        """Return the image of the container that a start runs in; empty = it runs as a process."""
+        ...
+
+    async def prepare(self, start: Start, tell: Callable[[str], None]) -> Mapping[str, object]:
+        """Have the image of a start here, and return the container that the runner is to run.
+
+        `tell` is told, in words, how far that is. Cancelling it gives the image up, unless others wait for it too.
+
+        Raises: ContainerFault.
+        """
+        ...
+
+
+class NoContainers:
+    """A node that runs processes only."""
+
+    contained = True
+
+    def serve(self, cluster_id: str) -> None:
+        return None
+
+    def image_of(self, start: Start) -> str:
+        return start.image
+
+    async def prepare(self, start: Start, tell: Callable[[str], None]) -> Mapping[str, object]:
+        raise ContainerFault("this node runs no containers (executor.kinds)", EndCause.NEVER_STARTED)
+
+
 class TaskRunning(msgspec.Struct, frozen=True, kw_only=True):
     """Report that the runner started a task's process."""
 
@@ -226,6 +308,8 @@ class RunnerInventory(msgspec.Struct, frozen=True, kw_only=True):
     which doesn't say."""
     keeps_scripts: bool = True
     """Whether it knows scripts that come with a start. False = a runner of an older version."""
+    runs_containers: bool = True
+    """Whether it knows containers. False = a runner of an older version, which would start a bare process."""
 
 
 class RunnerHealth(msgspec.Struct, frozen=True, kw_only=True):
@@ -267,6 +351,8 @@ class StartTask(msgspec.Struct, frozen=True, kw_only=True):
     """Made before the process runs, unless it is there. Empty = none."""
     memory_mb: int = 0
     """Limit of a task that asked for no memory. 0 = none."""
+    container: Mapping[str, object] | None = None
+    """Run it in this container, whose image is here: `ContainerFields` of `runner.protocol`. None = as a process."""
 
     def __repr__(self) -> str:
         return f"StartTask({self.start!r})"  # its environment may hold secrets
@@ -401,5 +487,6 @@ class AgentPorts:
     telemetry: Telemetry
     folders: Folders = field(default_factory=NoFolders)
     fence: Fence = field(default_factory=NoFence)
+    containers: Containers = field(default_factory=NoContainers)
     dialer: Dialer | None = None
     """None = nobody is let through to the ports of tasks."""

@@ -60,6 +60,8 @@ _TASK_REPORTS: Final[Mapping[str, type[RunnerReport]]] = {
     "forgotten": TaskForgotten,
     "site": SiteProgramEnded,
 }
+_KNOWN: Final = {"scripts": "keeps_scripts", "containers": "runs_containers"}
+"""What a runner of an older version doesn't know, and so doesn't name."""
 _T = TypeVar("_T")
 _Fields = Mapping[str, object]
 RunnerConnection = tuple[asyncio.StreamReader, asyncio.StreamWriter, bytes]
@@ -144,6 +146,7 @@ class RunnerSocket:
             "folder": task.folder,
             "lease_ms": start.lease_ms,
             "script": native(start.script),
+            "container": task.container,
             **self._every_start,
         }
         self._asked.add(start.key)
@@ -377,8 +380,8 @@ def _inventory(parts: list[_Fields]) -> RunnerInventory:
     most, short_of = cast("int", parts[-1].get("tasks_max", 0)), str(parts[-1].get("short_of", ""))
     told = RunnerInventory(tasks=(*kept, *tasks), ends=tuple(ends), keeps_leases=guarded, fault=fault)
     cgroups = bool(parts[-1].get("cgroups", True))
-    scripts = bool(parts[-1].get("scripts", False))
-    return msgspec.structs.replace(told, tasks_max=most, short_of=short_of, cgroups=cgroups, keeps_scripts=scripts)
+    knows = {field: bool(parts[-1].get(name, False)) for name, field in _KNOWN.items()}
+    return msgspec.structs.replace(told, tasks_max=most, short_of=short_of, cgroups=cgroups, **knows)
 
 
 def let_through(folder: Path) -> None:

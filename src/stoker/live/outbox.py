@@ -241,6 +241,8 @@ class Outbox:
             host_file=host_file(attempt, addresses),
             encoding=job.spec.encoding,
             script=job.spec.script,
+            image=job.spec.image,
+            container=job.spec.container,
         )
 
 

@@ -30,11 +30,12 @@ import msgspec
 
 from stoker.brain.domain.access import TokenId
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
-from stoker.brain.domain.ids import CONTROL, Epoch, NodeName, node_principal
+from stoker.brain.domain.ids import CONTROL, Epoch, JobId, NodeName, node_principal
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.report import (
     Beat,
     LogChunk,
+    Preparation,
     Registration,
     Report,
     Started,
@@ -99,6 +100,8 @@ class AgentStream:
         self.attached = False
         self.tasks_said: tuple[int, Mono] | None = None
         """The sum of the newest beat, and when that came."""
+        self.preparing: tuple[Preparation, ...] = ()
+        """As of the newest beat."""
 
     async def receive(self, report: Report) -> None:
         """Take one report. Raises: StokerError when this stream must end."""
@@ -121,6 +124,7 @@ class AgentStream:
                     by = node_principal(self.node)
                     self._owner.tell(ReportEnding(by=by, node=self.node, keys=report.ending))
                 self.tasks_said = None if report.tasks_sum is None else (report.tasks_sum, self._owner.mono())
+                self.preparing = report.preparing
                 self._outgoing.answer(report.sequence, self._owner.epoch)
             case _:
                 assert_never(report)
@@ -202,6 +206,12 @@ class Sessions:
     def task_sums(self) -> dict[NodeName, tuple[int, Mono]]:
         """Return, of each node whose inventory was compared, the checksum of its tasks and when it was said."""
         return {name: stream.tasks_said for name, stream in self._by_node.items() if stream.tasks_said is not None}
+
+    def preparations(self, job: JobId) -> list[tuple[NodeName, Preparation]]:
+        """Return what nodes say that they still do for tasks of a job before they start, in order of ranks."""
+        streams = [(name, stream.preparing) for name, stream in self._by_node.items() if stream.preparing]
+        found = [(name, each) for name, preparing in streams for each in preparing if each.key.job == job]
+        return sorted(found, key=lambda said: said[1].key)
 
     def compare_anew(self, node: NodeName) -> None:
         """Let the agent open another stream, which begins with its inventory."""

@@ -12,6 +12,7 @@ from typing import Any, TypeVar, assert_never
 
 import msgspec
 
+from stoker.brain.domain.container import BindMount, ContainerOptions, Network
 from stoker.brain.domain.gpu import WHOLE_GPU, Gpu
 from stoker.brain.domain.ids import Epoch, GpuUuid, JobId, NodeName
 from stoker.brain.domain.instruction import SIGNAL_MAX, Instruction, Signal, Start, Stop, StopNotice, TaskKey, Warn
@@ -23,6 +24,7 @@ from stoker.brain.domain.report import (
     FrameKind,
     LogChunk,
     LogRequest,
+    Preparation,
     Registration,
     Report,
     Started,
@@ -39,6 +41,8 @@ _Noun = TypeVar("_Noun", bound=msgspec.Struct)
 _TEXT_SHOWN_MAX = 80
 KEPT_MAX = 100_000
 """Ten times what an agent keeps."""
+PREPARING_MAX = 1_000
+"""Tasks of one beat that wait for something; of more only so many are told."""
 FAULT_MAX = 400
 """Characters of a node's fault that are kept."""
 
@@ -67,6 +71,7 @@ def decode_registration(wire: pb.RegisterRequest) -> Registration:
         fault=wire.fault[:FAULT_MAX],
         limits=wire.limits[:FAULT_MAX],
         gpu_fault=wire.gpu_fault[:FAULT_MAX],
+        containers_fault=wire.containers_fault[:FAULT_MAX],
     )
     return Registration(node=_node_name(wire.node), inventory=inventory)
 
@@ -101,7 +106,11 @@ def decode_report(wire: pb.AgentReport) -> Report | None:
     if kind == "beat":
         ending = tuple(_decode_key(key) for key in wire.beat.ending)
         tasks_sum = wire.beat.tasks_sum if wire.beat.HasField("tasks_sum") else None
-        return Beat(sequence=wire.beat.sequence, ending=ending, tasks_sum=tasks_sum)
+        preparing = tuple(
+            Preparation(key=_decode_key(each.key), text=each.text[:FAULT_MAX])
+            for each in wire.beat.preparing[:PREPARING_MAX]
+        )
+        return Beat(sequence=wire.beat.sequence, ending=ending, tasks_sum=tasks_sum, preparing=preparing)
     return None  # C3
 
 
@@ -171,8 +180,8 @@ def _decode_notice(wire: pb.StopNotice) -> StopNotice:
 
 
 def _decode_start(wire: pb.Start) -> Start:
-    if bool(wire.shell) == bool(wire.argv):
-        raise Malformed("a start must have either `shell` or `argv`")
+    if bool(wire.shell) == bool(wire.argv) and (wire.shell or not wire.image):
+        raise Malformed("a start must have either `shell` or `argv`, or an image alone")
     return _decoded(
         Start,
         wire,
@@ -182,7 +191,17 @@ def _decode_start(wire: pb.Start) -> Start:
         env=dict(wire.env),
         gpus=_gpus(wire.gpus),
         gpu_share=_share(wire.gpu_share),
+        container=_decode_container(wire.container) if wire.HasField("container") else None,
         encoding=_word("encoding", TextEncoding, wire.encoding or TextEncoding.UTF_8),
+    )
+
+
+def _decode_container(wire: pb.Container) -> ContainerOptions:
+    entrypoint = wire.entrypoint if wire.HasField("entrypoint") else None
+    mounts = tuple(BindMount(each.source, each.target, each.read_only) for each in wire.mounts)
+    network = _word("network", Network, wire.network)
+    return _decoded(
+        ContainerOptions, wire, "shm_mb", within="container.", mounts=mounts, network=network, entrypoint=entrypoint
     )
 
 

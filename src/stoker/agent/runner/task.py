@@ -33,7 +33,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Final
 
-    from stoker.agent.runner.journal import StartRecord
+    from stoker.agent.runner.journal import ContainerRecord, StartRecord
     from stoker.agent.runner.output.copier import Copier
     from stoker.agent.runner.output.spool import Spool
     from stoker.agent.runner.process.cgroup import TaskCgroup
@@ -83,6 +83,12 @@ class RunnerTask:
         self.copier: Copier | None = None
         """When its output also goes to a file of its user's."""
         self.spool: Spool | None = None
+        self.container: ContainerRecord | None = None
+        """The container that it is. None = it is a process."""
+        self.container_gone = False
+        """It is proved that no container of it is left."""
+        self.result = -1
+        """What the client of its container says at its end."""
         self.port = 0
         """Where its processes meet, if that was chosen here."""
         self.status: int | None = None
@@ -122,6 +128,8 @@ class RunnerTask:
         }
         if self.gpu_share != WHOLE_GPU:
             record["gpu_share"] = self.gpu_share
+        if self.container is not None:
+            record["container"] = self.container
         if self.start is not None and self.start["prolog"]:
             record["prolog"] = True
         if self.start is not None and self.start["epilog"]:
@@ -195,10 +203,12 @@ class RunnerTask:
         if self.phase != ENDING:
             self.cause, self.error = "lease_ended", words
         self._enter(KILLED, now_s, now_s)
+        self.tree.spare_client(now_s)
 
     def kill(self, trees: Trees, now_s: float) -> None:
         """Kill the whole tree: its grace is over, or its runner, and with that the leader's exit code, was lost."""
         self._enter(KILLED, now_s, now_s)
+        self.tree.spare_client(now_s)
         trees.kill(self.tree)
 
     def advance(self, trees: Trees, now_s: float) -> bool:

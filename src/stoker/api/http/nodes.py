@@ -182,6 +182,7 @@ def _node_view(state: ClusterState, node: Node, sees: Sights, now: Instant) -> N
         fault=inventory.fault,
         limits=inventory.limits,
         gpu_fault=inventory.gpu_fault,
+        containers_fault=inventory.containers_fault,
         shares_gpus=inventory.shares_gpus,
         mps=inventory.mps,
         simulated=inventory.simulated,

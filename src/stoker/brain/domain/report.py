@@ -69,6 +69,14 @@ class Started(msgspec.Struct, frozen=True, kw_only=True, tag="started"):
     pid: int
 
 
+class Preparation(msgspec.Struct, frozen=True, kw_only=True):
+    """Work for a task before it starts on its node, such as the pull of its image, in words for people."""
+
+    key: TaskKey
+    text: str
+    """For people."""
+
+
 class Beat(msgspec.Struct, frozen=True, kw_only=True, tag="beat"):
     """Heartbeat of a node; `ending` has the tasks whose leader has ended while part of their process tree runs."""
 
@@ -76,6 +84,8 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True, tag="beat"):
     ending: tuple[TaskKey, ...] = ()
     tasks_sum: int | None = None
     """`sum_of` all tasks that may have processes there. None = an older agent, which doesn't report it."""
+    preparing: tuple[Preparation, ...] = ()
+    """Tasks that wait for something on their node."""
 
 
 def sum_of(tasks: Iterable[TaskKey]) -> int:

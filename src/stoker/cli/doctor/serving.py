@@ -45,14 +45,14 @@ JOBS_MAX: Final = 1_000
 SAMPLES_MAX: Final = 200_000
 _NUMBERS: Final = re.compile(r"(\d+)\.(\d+)")
 _SETTINGS: Final = "see failover in the settings of each"
-_CANT_RUN: Final = {
+_CANT_RUN: Final = {  # nothing that is here now could run such a job
     ReasonCode.NO_NODES: "start an agent: `stoker agent -c agent.yaml`",
     ReasonCode.NODES_UNAVAILABLE: "bring those nodes back, or end their drain",
     ReasonCode.GPUS_UNREAD: "mend the driver of those nodes",
     ReasonCode.NO_FITTING_NODE: "cancel them, or add a larger node",
     ReasonCode.NO_SELECTED_NODE: "change what they select, or label a node",
+    ReasonCode.NO_CONTAINER_NODE: "see to the container engines of those nodes: `stoker node show NODE`",
 }
-"""Nothing that is here now could run such a job."""
 
 
 class NodeRow(msgspec.Struct, kw_only=True):

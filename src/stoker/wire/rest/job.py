@@ -15,19 +15,21 @@ from stoker.brain.domain.demand import JobClass
 from stoker.brain.domain.errors import FactValue
 from stoker.brain.domain.gpu import gpus_number
 from stoker.brain.domain.job import Attempt, EndCause, Job, StopCause, Task, TextEncoding, Visible, WarnSignal
-from stoker.brain.domain.label import JOB_GPU_SHARES, JOB_SCRIPTS
+from stoker.brain.domain.label import CONTAINERS, JOB_GPU_SHARES, JOB_SCRIPTS
 from stoker.brain.domain.lifecycle import JOB_STATES, JobState, Outcome
 from stoker.brain.domain.plan import Reservation
 from stoker.brain.domain.reason import Reason, ReasonCode, describe, hint_for
 from stoker.brain.domain.sight import Sight, outlined_reason, seen_job
 from stoker.brain.domain.units import NEVER, later
 from stoker.brain.domain.where import selector_text, toleration_text
+from stoker.wire.rest.container import container_fields
 from stoker.wire.rest.decode import Count, Limit
 from stoker.wire.rest.notify import NoticeView, events_text, notice_view, targets_text
 from stoker.wire.rest.view import iso, iso_or_none
 
 LIST_DEFAULT = 50
 LIST_MAX = 1000
+_NOT_WISHED = (JOB_SCRIPTS, JOB_GPU_SHARES, CONTAINERS)  # they keep a job off nodes that couldn't run it
 
 
 class ReasonView(msgspec.Struct, frozen=True):
@@ -207,6 +209,13 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ren
     """Whether it may be stopped for a job of a higher priority."""
     checkpoint_ms: int = 0
     """How often it writes a checkpoint, as it was told; 0 = it keeps none."""
+    mounts: list[str] = []
+    """Of the container: `SOURCE:TARGET`, with `:ro` behind those that it may only read."""
+    shm_mb: int = 0
+    network: str = ""
+    """Of the container; empty = it has none."""
+    entrypoint: str | None = None
+    """Instead of the image's."""
     signal: str = ""
     """A warning before its end, such as `USR1@90`."""
     preemptions: int = 0
@@ -442,8 +451,7 @@ def _often_empty(shown: JobDetails) -> dict[str, Any]:
         "comment": spec.comment,
         "output": spec.output,
         "error": spec.error,
-        # What follows from its script isn't the job's wish, and older agents are few.
-        "where": selector_text(tuple(each for each in where.require if each.key not in (JOB_SCRIPTS, JOB_GPU_SHARES))),
+        "where": selector_text(tuple(each for each in where.require if each.key not in _NOT_WISHED)),
         "exclude": where.exclude,
         "tolerate": [toleration_text(each) for each in where.tolerate],
         "partition": spec.partition,
@@ -460,6 +468,7 @@ def _often_empty(shown: JobDetails) -> dict[str, Any]:
         "preemptible": spec.preemptible,
         "checkpoint_ms": spec.checkpoint_ms,
         "signal": _warning(spec.warn) if spec.warn else "",
+        **container_fields(spec),
         "preemptions": job.preemptions,
         "planned_start": iso_or_none(shown.reservation.at) if shown.reservation else None,
         "planned_nodes": list(shown.reservation.nodes) if shown.reservation and shown.sight > Sight.REDUCED else [],

@@ -28,6 +28,7 @@ from stoker.agent.runner.process.kernel import (
     join_project,
     lower_limits,
 )
+from stoker.agent.runner.protocol import ENGINE_FAULT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,6 +52,13 @@ _PROJECTS_MAX: Final = 1 << 20
 """Numbers of projects that are ours, so that a file system keeps at most 75 MB about them; jobs so far apart share."""
 NO_LIMITS: Final = "this node can't give a job its limits"
 FAILED_EARLY: Final = "the runner's child failed before it could become the program"
+_NODE_LACKS: Final = ("(EMFILE)", "(ENFILE)", "(ENOMEM)")
+_OF_THE_NODE: Final = (*_NODE_LACKS, "(EAGAIN)", "(ENOSPC)", "(EROFS)", "(EIO)")
+"""How a reason ends that is no fault of the job: the node has too few processes, open files or memory, or a disk that
+is full, read-only or broken."""
+_NAMED_BY_JOB: Final = ("cannot write its ", "cannot use the working directory ")
+"""How a reason begins that is about a place that the job named, which may be full, read-only or broken for years:
+jobs of one person that name such a place must not pass for a sick node, which then pauses for everybody."""
 _NAME_BYTES_MAX: Final = 255
 SIGNALS_OF_OURS: Final = tuple(
     int(number)
@@ -110,6 +118,8 @@ class Launch:
         self.bound: FolderBound | None = None
         self.paths = _candidates(words[0], env.get("PATH", _DEFAULT_PATH))
         self.group = group
+        self.result = -1
+        """What the first process says at its end, where that is known to say something. -1 = nothing."""
         self._script = b""
         self._script_path = ""
 
@@ -278,6 +288,16 @@ def answer_of(pipe: int, said: bytearray) -> str | None:
     return child_error_text(bytes(said))
 
 
+def cause_of(reason: str, otherwise: str = "start_failed") -> str:
+    """Return the cause of the end of a task that could not start, by how the reason begins and ends."""
+    faults = _NODE_LACKS if reason.startswith(_NAMED_BY_JOB) else _OF_THE_NODE
+    return (
+        "never_started"
+        if reason.endswith(faults) or reason.startswith((NO_LIMITS, FAILED_EARLY, ENGINE_FAULT))
+        else otherwise
+    )
+
+
 def port_conflict(port: int) -> str:
     """Return why nobody could listen on this TCP port now; empty = one could. Old connections don't count.
 
@@ -294,6 +314,18 @@ def port_conflict(port: int) -> str:
             if error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
                 return f"TCP port {port} can't be bound: {error_text(error)}"
     return ""
+
+
+def meet_here(start: StartInstruction, taken: Container[int], begin: int) -> int:
+    """Choose a port for a task that meets nobody elsewhere, put it into its variables and return it.
+
+    Raises CannotStart.
+    """
+    port = own_port((start["gang_port_min"], start["gang_port_max"]), taken, begin)
+    for prefix in ("", "PET_"):
+        start["env"][f"{prefix}MASTER_ADDR"] = "127.0.0.1"
+        start["env"][f"{prefix}MASTER_PORT"] = str(port)
+    return port
 
 
 def own_port(gang_ports: tuple[int, int], taken: Container[int], begin: int) -> int:
