@@ -14,11 +14,13 @@ from stoker.agent.instructions import TaskRules
 from stoker.agent.ports import (
     AgentPorts,
     BeatAnswered,
+    Containers,
     Fence,
     Folders,
     LinkDown,
     LinkRefused,
     LinkStandby,
+    NoContainers,
     NoFence,
     NoFolders,
     Obeyed,
@@ -205,6 +207,7 @@ class Node:
         account: str = "root",
         fence: Fence | None = None,
         rules: TaskRules | None = None,
+        containers: Containers | None = None,
     ) -> None:
         self.control = control or TwinControl()
         self.runner = runner or TwinRunner()
@@ -217,6 +220,7 @@ class Node:
             telemetry=self.notes,
             folders=folders or NoFolders(),
             fence=fence or NoFence(),
+            containers=containers or NoContainers(),
         )
         env = {"PATH": "/node/bin", "HOME": "/home/agent"}
         self.daemon = Daemon(registration(gpus, account), ports, node_env=env, rules=rules)
