@@ -29,6 +29,8 @@ CLIENT_MB: Final = 32
 """Version 2 counts the client with the job: it has so much more than the job's limit, which the container keeps."""
 CLIENT_PIDS: Final = 16
 _CLIENT: Final = "client"
+_V2: Final = "version 2"
+"""In the place of the controllers of such a hierarchy."""
 
 
 class ContainerCgroup(TaskCgroup):
@@ -102,7 +104,7 @@ def container_cgroup(cgroups: Cgroups, name: str, memory_mb: int, pids_max: int)
 def _mounts() -> list[tuple[str, list[str]]]:
     """Return each mounted hierarchy with its controllers; none where one is mounted in part only.
 
-    Source: proc_pid_mountinfo(5). A hierarchy of version 2 has its controllers in a file of its own, and none here.
+    Source: proc_pid_mountinfo(5). A hierarchy of version 2 has its controllers in a file of its own.
     """
     found: list[tuple[str, list[str]]] = []
     for line in read_file("/proc/self/mountinfo").decode("utf-8", "surrogateescape").split("\n"):
@@ -112,7 +114,7 @@ def _mounts() -> list[tuple[str, list[str]]]:
             continue
         if words[3] != "/":
             return []
-        names = words[-1].split(",") if kind == "cgroup" else []
+        names = words[-1].split(",") if kind == "cgroup" else [_V2]
         found.append((words[4], [name for name in names if name not in ("rw", "ro")]))
     return found
 
