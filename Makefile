@@ -93,7 +93,7 @@ images: setup
 LOCK := .venv/bin/uv pip compile --quiet --universal --generate-hashes --no-header --python-version 3.11
 lock: setup-dev
 	@$(LOCK) pyproject.toml -o requirements.txt
-	@$(LOCK) --extra postgres --extra top -c requirements.txt pyproject.toml -o requirements-extras.txt
+	@$(LOCK) --extra containers --extra postgres --extra top -c requirements.txt pyproject.toml -o requirements-extras.txt
 	@$(LOCK) --extra dev -c requirements.txt pyproject.toml -o requirements-dev.txt
 	@$(LOCK) requirements-build.in -o requirements-build.txt
 	@$(LOCK) requirements-docs.in -o requirements-docs.txt

@@ -32,6 +32,8 @@ few="curl:curl git:git pgrep:procps"
 # programs train on several machines, and Prometheus reads what it is given.
 many="$few chromium:chromium ip:iproute2 iptables:iptables pg_ctlcluster:postgresql torchrun:python3-torch mpirun:openmpi-bin"
 many="$many promtool:prometheus"
+# Jobs run in containers of a real engine.
+many="$many dockerd:docker.io containerd:containerd runc:runc busybox:busybox-static docker-registry:docker-registry"
 # A library in the place of the GPU driver's is compiled.
 many="$many cc:gcc cc:libc6-dev"
 # Whole machines lose their power where that is asked for (see tests/real/test_machines.py).

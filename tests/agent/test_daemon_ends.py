@@ -5,8 +5,8 @@ from collections.abc import Collection
 
 import pytest
 
+from stoker.agent.gpu_ports import NoGpuCare
 from stoker.agent.logs import LOG_BYTES_MAX
-from stoker.agent.ports import NoGpuCare
 from stoker.brain.domain.ids import GpuUuid
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.job import EndCause

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.agent.gpu_locality import MachineLocality, parse_cpu_list
-from stoker.agent.ports import Placement
+from stoker.agent.gpu_ports import Placement
 from stoker.brain.domain.ids import GpuUuid
 from stoker.ports import ProbedGpu
 

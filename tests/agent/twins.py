@@ -9,14 +9,15 @@ import os
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
+from stoker.agent.container_ports import Containers, NoContainers
 from stoker.agent.daemon import Daemon
+from stoker.agent.gpu_ports import GpuCare
 from stoker.agent.instructions import TaskRules
 from stoker.agent.ports import (
     AgentPorts,
     BeatAnswered,
     Fence,
     Folders,
-    GpuCare,
     LinkDown,
     LinkRefused,
     LinkStandby,
@@ -207,6 +208,7 @@ class Node:
         fence: Fence | None = None,
         rules: TaskRules | None = None,
         care: GpuCare | None = None,
+        containers: Containers | None = None,
     ) -> None:
         self.control = control or TwinControl()
         self.runner = runner or TwinRunner()
@@ -220,6 +222,7 @@ class Node:
             folders=folders or NoFolders(),
             fence=fence or NoFence(),
             gpus=care,
+            containers=containers or NoContainers(),
         )
         env = {"PATH": "/node/bin", "HOME": "/home/agent"}
         self.daemon = Daemon(registration(gpus, account), ports, node_env=env, rules=rules)

@@ -180,8 +180,3 @@ def test_a_fault_with_a_hint_of_its_own_says_that_one_alone_on_a_line_of_its_own
     said = CliRunner().invoke(root, ["submit", str(script)]).output.splitlines()
     assert [line[:6] for line in said] == ["error:", "hint: "]
     assert said[1].startswith("hint: `sed -i")
-
-
-def test_a_container_image_is_not_offered_while_no_node_can_run_one_and_is_still_understood() -> None:
-    assert "--image" not in CliRunner().invoke(root, ["submit", "--help"]).output
-    assert any("--image" in each.opts for each in command_at(("submit",)).params)

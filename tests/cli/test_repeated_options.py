@@ -14,6 +14,7 @@ ADDING = {
         "--tolerate",
         "--after",
         "--env",
+        "--mount",
         "--export",
         "--secret",
         "--label",

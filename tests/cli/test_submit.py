@@ -243,3 +243,12 @@ def test_how_a_job_gives_way_becomes_fields_and_what_is_not_said_is_left_out() -
     assert (sent.preemptible, sent.checkpoint, sent.signal) == (True, "10m", "USR1@90")
     plain = body("true", preemptible=None)
     assert (plain.preemptible, plain.checkpoint, plain.signal) == (False, None, None)
+
+
+def test_a_job_in_a_container_is_given_neither_the_path_nor_the_folder_of_here_unless_that_is_said() -> None:
+    sent = body("python", "x", image="i", mounts=("/data:/in:ro",), shm_size="16GiB", network="none", entrypoint="")
+    assert (sent.image, sent.mounts, sent.shm_mb, sent.network) == ("i", ["/data:/in:ro"], 16_384, "none")
+    assert (sent.entrypoint, sent.env, sent.workdir) == ("", {}, "")
+    said = body("x", image="i", export="PATH", workdir="sub")
+    assert (list(said.env or {}), said.workdir) == (["PATH"], "/here/sub")
+    assert body(image="i", gpu_count=1).command == [], "what its maker chose, and not nvidia-smi"

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from stoker.agent.instructions import CHECKPOINT_DIR
 from stoker.agent.machine import account_variables
 from stoker.agent.runner.process.procfs import MARK_NAME
-from stoker.agent.runner.supervisor import HOST_FILE_NAME, NOTICE_FILE_NAME
+from stoker.agent.runner.task import HOST_FILE_NAME, NOTICE_FILE_NAME
 from stoker.brain.domain.allocation import TaskPlacement
 from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.environment import rendezvous_variables, share_variables, task_environment

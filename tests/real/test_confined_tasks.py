@@ -11,7 +11,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from stoker.agent.ports import Placement, StartTask
+from stoker.agent.gpu_ports import Placement
+from stoker.agent.ports import StartTask
 from stoker.brain.domain.job import EndCause
 from tests.contracts.runner import agent_on, key
 from tests.real.agent_process import AgentProcess, submit, until_state

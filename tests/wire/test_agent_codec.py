@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stoker.brain.domain.container import BindMount, ContainerOptions, Network
 from stoker.brain.domain.gpu import Gpu
 from stoker.brain.domain.gpu_telemetry import GpuReading
 from stoker.brain.domain.health import GpuCondition, HealthKind, HealthState
@@ -19,6 +20,7 @@ from stoker.brain.domain.report import (
     FrameKind,
     LogChunk,
     LogRequest,
+    Preparation,
     Registration,
     Report,
     SessionOpening,
@@ -80,6 +82,7 @@ inventories = st.builds(
     shares_gpus=st.booleans(),
     mps=text,
     unenforced=text,
+    containers_fault=text,
 )
 nodes = st.from_regex(NODE_NAME, fullmatch=True).map(NodeName)
 shares = st.integers(1, 1_000)
@@ -111,7 +114,15 @@ reports: st.SearchStrategy[Report] = st.one_of(
         at=instant,
         gpus=st.lists(readings, max_size=3).map(tuple),
         gpus_age_ms=big,
+        preparing=st.lists(st.builds(Preparation, key=keys, text=text), max_size=3).map(tuple),
     ),
+)
+containers = st.builds(
+    ContainerOptions,
+    mounts=st.lists(st.builds(BindMount, text, text, st.booleans()), max_size=3).map(tuple),
+    shm_mb=big,
+    network=st.sampled_from(Network),
+    entrypoint=st.none() | text,
 )
 notices = st.builds(
     StopNotice,
@@ -146,6 +157,8 @@ instructions: st.SearchStrategy[Instruction] = st.one_of(
         tenant=text,
         encoding=st.sampled_from(TextEncoding),
         script=text,
+        image=text,
+        container=st.none() | containers,
     ),
     st.builds(Stop, key=keys, epoch=epoch, grace_ms=big, cause=st.none() | st.sampled_from(StopCause)),
     notices.flatmap(
@@ -323,15 +336,15 @@ def test_an_error_with_undecodable_bytes_still_reaches_people() -> None:
 def test_every_field_of_every_noun_is_on_the_wire() -> None:
     """A field added to a noun and forgotten here would be dropped in silence: the strategies name them all."""
     drawn: dict[type[msgspec.Struct], int] = {
-        Inventory: 23,
+        Inventory: 25,
         GpuCondition: 6,
         Gpu: 5,
         TaskStatus: 5,
         TaskInventory: 3,
         Started: 3,
-        Beat: 6,
+        Beat: 7,
         GpuReading: 6,
-        Start: 23,
+        Start: 25,
         Stop: 5,
         StopNotice: 4,
         Warn: 5,

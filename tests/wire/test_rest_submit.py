@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.brain.domain.array import parse_array
+from stoker.brain.domain.container import BindMount, Network
 from stoker.brain.domain.demand import Demand, JobClass
 from stoker.brain.domain.errors import Refusal, StokerError
 from stoker.brain.domain.job import JobSpec, TextEncoding, Visible, WarnSignal
@@ -154,6 +155,14 @@ EVERY: dict[str, tuple[object, Callable[[JobSpec], object], object]] = {
     "memory_mb": (9, lambda job: job.demand.memory_mb, 9),
     "tasks": (2, lambda job: job.demand.tasks, 2),
     "tasks_per_node": (2, lambda job: job.demand.tasks_per_node, 2),
+    "mounts": (
+        ["/a:/b:ro", "/c"],
+        lambda job: job.container and job.container.mounts,
+        (BindMount("/a", "/b", True), BindMount("/c", "/c")),
+    ),
+    "shm_mb": (7, lambda job: job.container and job.container.shm_mb, 7),
+    "network": ("none", lambda job: job.container and job.container.network, Network.NONE),
+    "entrypoint": ("", lambda job: job.container and job.container.entrypoint, ""),
     "image": ("i", lambda job: job.image, "i"),
     "command": (["a", "b"], lambda job: job.command, ("a", "b")),
     "script": ("a\nb", lambda job: job.command, "a\nb"),

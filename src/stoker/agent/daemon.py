@@ -19,7 +19,7 @@ Rules: A1  the first report on each stream is the inventory of tasks, and none i
            same holds for an epoch that can't be kept
        A19 a runner that may have too few open files or processes for a task on each CPU takes fewer tasks, and that
            many CPUs are offered
-       A23 what its runner can't hold tasks to, for want of a cgroup or a controller, is logged once, and the node
+       A25 what its runner can't hold tasks to, for want of a cgroup or a controller, is logged once, and the node
            registers with it
        A16 another cluster begins anew, once nothing is left of the former: its job 1 isn't ours, of which we may know
            how it ended
@@ -31,7 +31,7 @@ Rules: A1  the first report on each stream is the inventory of tasks, and none i
 """
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import aclosing
 from typing import Final, assert_never
 
@@ -39,22 +39,21 @@ import msgspec
 
 from stoker.agent.backoff import CEILING_S, QUICK_S, SOON_S, Backoff
 from stoker.agent.delivery import Delivery
+from stoker.agent.gpu_ports import Holders, NoGpuCare
 from stoker.agent.instructions import InstructionExecutor, TaskRules, ignored, which
 from stoker.agent.logs import LogReads
-from stoker.agent.machine import offers_less
+from stoker.agent.machine import offers_less, without_containers
 from stoker.agent.observed import Observed
 from stoker.agent.outgoing import HeartbeatAcks, Stream, first_failure
 from stoker.agent.ports import (
     AgentPorts,
     BeatAnswered,
     Dialer,
-    Holders,
     LeasesUnkept,
     LinkDown,
     LinkRefused,
     LinkSession,
     LinkStandby,
-    NoGpuCare,
     Obeyed,
     RunnerGone,
     RunnerHealth,
@@ -67,9 +66,8 @@ from stoker.agent.ports import (
     TaskRunning,
 )
 from stoker.agent.tunnels import NodeTunnels
-from stoker.brain.domain.ids import GpuUuid
 from stoker.brain.domain.instruction import TaskKey
-from stoker.brain.domain.node import Inventory
+from stoker.brain.domain.node import CONTAINER, Inventory
 from stoker.brain.domain.report import Registration
 from stoker.brain.domain.units import Mono
 
@@ -80,6 +78,7 @@ another, but within that; one that doesn't has lost its lease too."""
 ASK_S: Final = 2.0
 UNANSWERED_MAX: Final = 5
 """A17: a busy disk may hold a runner up for seconds. Looks are counted, not time: we may have slept ourselves."""
+_OLD_RUNNER: Final = "its runner is of an older version; the next one begins when the tasks of this one have ended"
 _SECOND_LOOK_S: Final = 0.25
 """If we were stopped ourselves, the answer lies there and has only to be read."""
 
@@ -103,8 +102,7 @@ class Daemon:
         self._tasks_max, self._short_of, self._unenforced = 0, "", ""
         self._observed = Observed()
         self._gpus = ports.gpus or NoGpuCare(ports.clock)
-        self._releases: dict[asyncio.Future[None], None] = {}
-        self._delivery = Delivery(registration.node, self._observed, ports, self._session_when_up)
+        self._delivery = Delivery(registration.node, self._observed, ports, self._gpus, self._session_when_up)
         self._executor = InstructionExecutor(
             ports, self._observed, self._delivery, self, node_env or {}, rules or TaskRules()
         )
@@ -112,6 +110,7 @@ class Daemon:
         self._runner_backoff = Backoff(ports.entropy)
         self._obeyed = ports.fence.read()
         ports.folders.serve(self._obeyed.cluster_id)
+        ports.containers.serve(self._obeyed.cluster_id)
         self._refused = ""
         self._unanswered: int | None = None
         # Looks since the runner was asked how it is. None = it needn't answer: it is too old, or isn't connected.
@@ -134,8 +133,11 @@ class Daemon:
                 duties.create_task(self._gpus.run(self._holders))
         finally:
             self._executor.drop()
-            for release in tuple(self._releases):
-                release.cancel()
+            self._delivery.drop()
+
+    def may_run(self, key: TaskKey) -> bool:
+        """Return whether a task may have processes or a container here. True until the runner has told its own."""
+        return not self._runner_ready.is_set() or key in self._observed.open
 
     def amend(self, registration: Registration) -> None:
         """Register anew, since the node has changed (a driver came up). No running task is touched."""
@@ -157,7 +159,12 @@ class Daemon:
             taken = f"takes jobs of {', '.join(accounts) or 'nobody'} alone, since no cgroup can be made"
             limits = "; ".join(filter(None, (limits, taken)))
         inventory = msgspec.structs.replace(inventory, cpus=offered, limits=limits)
+        contained = self._ports.containers.contained and self._executor.cgroups
+        if CONTAINER in inventory.executors and not contained:
+            keeps_leases = False  # a container outlives a runner that is killed, until there is another
         keeps_scripts = self._executor.keeps_scripts
+        if not self._executor.runs_containers:
+            inventory = without_containers(inventory, _OLD_RUNNER)
         inventory = msgspec.structs.replace(
             inventory,
             keeps_leases=keeps_leases,
@@ -193,7 +200,7 @@ class Daemon:
             await self._ports.clock.sleep(self._runner_backoff.next_s())
 
     def _take_notes(self, notes: str) -> None:
-        """Say once what this node can't hold tasks to, as long as it stays the same (A23)."""
+        """Say once what this node can't hold tasks to, as long as it stays the same (A25)."""
         if notes and notes != self._unenforced:
             self._ports.telemetry.warn("limits_not_enforced", agent_id=self._registration.node, error=notes)
         self._unenforced = notes
@@ -207,6 +214,7 @@ class Daemon:
                 self._executor.cgroups = report.cgroups
                 self._take_notes("; ".join(report.notes))
                 self._executor.keeps_scripts = report.keeps_scripts
+                self._executor.runs_containers = report.runs_containers
                 self._unanswered = None if report.fault is None else 0
                 self._take_fault(report.fault or "", keeps_leases=report.keeps_leases)
                 self._delivery.offer_all()
@@ -283,10 +291,7 @@ class Daemon:
         self._observed.over(report)
         freed = [gpu for gpu in (status.gpus if status else ()) if gpu not in self._observed.held()]
         if freed:
-            self._observed.held_back[report.key] = None
-            release = asyncio.ensure_future(self._release(report.key, freed, went_well=end.clean))
-            self._releases[release] = None
-            release.add_done_callback(lambda done: self._releases.pop(done, None))
+            self._delivery.offer_once_clean(report.key, freed, went_well=end.clean)
         else:
             self._delivery.offer(report.key)
         if again:
@@ -295,16 +300,6 @@ class Daemon:
             self._ports.telemetry.event(
                 "task_finished", **which(report.key), cause=end.cause, exit_code=end.exit_code, signal=end.signal
             )
-
-    async def _release(self, key: TaskKey, gpus: Sequence[GpuUuid], *, went_well: bool) -> None:
-        """Tell the end of a task once its GPUs are clean, or the node is registered without those that aren't (A23)."""
-        try:
-            if fault := await self._gpus.released(gpus, went_well=went_well):
-                self._observed.faulted(key, fault)
-        finally:
-            self._observed.held_back.pop(key, None)
-            if key in self._observed.offered:
-                self._delivery.offer(key)
 
     # --- the link -----------------------------------------------------------------------------------------------
 
@@ -375,6 +370,7 @@ class Daemon:
             if self._fence_fault:
                 return False
             self._ports.folders.serve(theirs.cluster_id)
+            self._ports.containers.serve(theirs.cluster_id)
         return True
 
     async def _renounce(self) -> None:
@@ -408,6 +404,7 @@ class Daemon:
             why = await first_failure([asyncio.ensure_future(duty) for duty in duties])
         finally:
             self._stream = None
+            self._executor.withdraw()
             self._up.clear()
             self._down.set()
         self._ports.telemetry.warn("agent_disconnected", error=str(why))
@@ -461,7 +458,7 @@ class Daemon:
     def say_beat(self) -> None:
         """Send a beat now."""
         if self._stream is not None:
-            beat = self._gpus.fill(self._observed.beat())
+            beat = self._gpus.fill(self._observed.beat(self._executor.preparations.told()))
             self._answers.sent(beat.sequence, self._ports.clock.mono())
             self._stream.say(beat)
 

@@ -5,19 +5,21 @@ Rules: D1  an end is offered until the control plane answers that it has it on d
        D3  one end that isn't answered holds up no other, up to `WORKERS` of them
        D4  repeating is safe: a late or repeated end is acknowledged and changes nothing
        D6  an end that is held back is offered once it no longer is
+       D7  the end of a task is held back until its GPUs are clean, or the node is registered without those that aren't
        D5  an end that is asked for while it is on its way is sent once more: what is on its way may have arrived
            before the control plane had a reason to ask
 Limits: ends wait in `Observed.offered`, which is bounded by what the runner keeps.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from stoker.agent.backoff import Backoff
+from stoker.agent.gpu_ports import GpuCare
 from stoker.agent.observed import Observed
 from stoker.agent.ports import AgentPorts, LinkDown, LinkSession
-from stoker.brain.domain.ids import NodeName
+from stoker.brain.domain.ids import GpuUuid, NodeName
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.report import TaskFinished
 
@@ -32,13 +34,20 @@ class Delivery:
     """Ends of tasks on their way to the control plane."""
 
     def __init__(
-        self, node: NodeName, observed: Observed, ports: AgentPorts, session: Callable[[], Awaitable[LinkSession]]
+        self,
+        node: NodeName,
+        observed: Observed,
+        ports: AgentPorts,
+        gpus: GpuCare,
+        session: Callable[[], Awaitable[LinkSession]],
     ) -> None:
         self._node = node
         self._observed = observed
         self._ports = ports
         self._session = session
         self._queue: asyncio.Queue[TaskKey] = asyncio.Queue()
+        self._gpus = gpus
+        self._releases: dict[asyncio.Future[None], None] = {}
         self._under_way: dict[TaskKey, bool] = {}
         # Queued or being sent. True = offered again since it was last sent (D5).
 
@@ -51,6 +60,27 @@ class Delivery:
         else:
             self._under_way[key] = False
             self._queue.put_nowait(key)
+
+    def offer_once_clean(self, key: TaskKey, gpus: Sequence[GpuUuid], *, went_well: bool) -> None:
+        """Deliver the end of `key` once these GPUs of its task are clean (D7)."""
+        self._observed.held_back[key] = None
+        release = asyncio.ensure_future(self._release(key, gpus, went_well=went_well))
+        self._releases[release] = None
+        release.add_done_callback(lambda done: self._releases.pop(done, None))
+
+    async def _release(self, key: TaskKey, gpus: Sequence[GpuUuid], *, went_well: bool) -> None:
+        try:
+            if fault := await self._gpus.released(gpus, went_well=went_well):
+                self._observed.faulted(key, fault)
+        finally:
+            self._observed.held_back.pop(key, None)
+            if key in self._observed.offered:
+                self.offer(key)
+
+    def drop(self) -> None:
+        """Wait for no GPU any more, since the agent stops."""
+        for release in tuple(self._releases):
+            release.cancel()
 
     def offer_all(self) -> None:
         """Deliver every end that is offered."""

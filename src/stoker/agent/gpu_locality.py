@@ -18,7 +18,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-from stoker.agent.ports import Placement
+from stoker.agent.gpu_ports import Placement
 from stoker.brain.domain.ids import GpuUuid
 from stoker.ports import ProbedGpu
 

@@ -22,8 +22,8 @@ from typing import Final, NamedTuple
 import msgspec
 
 from stoker.agent.gpu_health import Found, GpuHealth, HealthMemory, carried_over
+from stoker.agent.gpu_ports import Holders
 from stoker.agent.machine import GpuWatch
-from stoker.agent.ports import Holders
 from stoker.agent.runner.files import replace_file
 from stoker.brain.domain.gpu_telemetry import QUIET_PERCENT, GpuLook, GpuReading, GpuSample
 from stoker.brain.domain.health import HealthKind

@@ -20,6 +20,8 @@ Rules: A3  an instruction of an older epoch than the stream's is ignored and cou
        A13 an end that the control plane had before, and asks for as if it lacked it, is offered again
        A21 a task that asked for no memory may have the share of the node's that its CPUs or its GPUs are of the node's,
            whichever is more, and SHARE_MB_MIN at least
+       A23 an image is made ready beside everything else; a start that waits for one belongs to its stream, and is
+           forgotten with it: whoever then leads sends it again, or has placed the job elsewhere meanwhile
        A22 where the agent is root and its runner can make no cgroup, a start whose account isn't among those of the
            settings ends `account_refused`: what such a job leaves behind can't be told from other jobs
 """
@@ -31,9 +33,11 @@ from typing import Any, Final, NamedTuple, Protocol, assert_never
 
 import msgspec
 
+from stoker.agent.container_ports import ContainerFault
 from stoker.agent.delivery import Delivery
 from stoker.agent.observed import Observed
 from stoker.agent.ports import AgentPorts, StartTask, TaskOver, TaskWarning
+from stoker.agent.preparations import Preparations
 from stoker.brain.domain.gpu import WHOLE_GPU, gpus_number
 from stoker.brain.domain.ids import Epoch
 from stoker.brain.domain.instruction import Instruction, Signal, Start, Stop, StopNotice, TaskKey, Warn
@@ -92,8 +96,11 @@ class InstructionExecutor:
         """Whether the runner can make them."""
         self.keeps_scripts = True
         """Whether the runner knows scripts; the node says of itself what its runner says."""
+        self.runs_containers = True
+        """Whether the runner knows them."""
         self._said_as_whom = False
         self._calls: dict[asyncio.Future[None], None] = {}
+        self.preparations = Preparations(ports.clock, report_sink.say_beat)
 
     async def settled(self) -> None:
         """Wait until every call to the runner is over (A9)."""
@@ -104,6 +111,12 @@ class InstructionExecutor:
         """Give up the calls to the runner, since the agent stops."""
         for call in self._calls:
             call.cancel()
+        self.withdraw()
+
+    def withdraw(self) -> None:
+        """Give up the starts that haven't reached the runner: their stream has ended, and they come again (A23)."""
+        for key in self.preparations.give_up():
+            self._observed.withdrawn(key)
 
     async def carry_out(self, instruction: Instruction, epoch: Epoch) -> None:
         """Carry out one instruction of a stream of this epoch. Raises: OSError when the runner died under the call."""
@@ -140,19 +153,47 @@ class InstructionExecutor:
             return
         self._say_as_whom(start)
         self._observed.starting(start)
+        if self._ports.containers.image_of(start) and not self.runs_containers:
+            self._observed.withdrawn(start.key)
+            words = "the runner of this node is older than containers, and would start a bare process"
+            self._end_unstarted(start.key, EndCause.NEVER_STARTED, words)
+            return
+        if self._ports.containers.image_of(start):
+            env = complete_environment(start.env, {}, folder)
+            task = self._task(start, env, folder)
+            self.preparations.begin(start.key, self._prepare(task))
+            return
         env = complete_environment(start.env, self._node_env, folder)
         await self._to_runner(self._ports.runner.start(self._task(start, env, folder)))
+
+    async def _prepare(self, task: StartTask) -> None:
+        """Hand a task to the runner once the image of its container is here (A23)."""
+        key = task.start.key
+        try:
+            tell = self.preparations.teller(key)
+            container = await self._ports.containers.prepare(task.start, tell)
+        except ContainerFault as fault:
+            self.preparations.over(key)
+            self._end_unstarted(key, fault.cause, str(fault))
+            return
+        self.preparations.over(key)
+        try:
+            await self._to_runner(self._ports.runner.start(msgspec.structs.replace(task, container=container)))
+        except OSError as error:  # the runner died under the call: the next inventory lacks the task
+            self._ports.telemetry.warn("runner_call_failed", error=str(error))
 
     def give_up_starts(self, fault: str) -> None:
         """End the tasks that a runner which doesn't answer hasn't begun to start (A18)."""
         for key, status in tuple(self._observed.open.items()):
-            if status.phase is TaskPhase.STARTING:
+            if status.phase is TaskPhase.STARTING and not self.preparations.has(key):
                 with suppress(OSError):  # tried again soon
                     if self._ports.runner.revoke(key):
                         self._end_unstarted(key, EndCause.NEVER_STARTED, fault)
 
     async def _stop(self, stop: Stop) -> None:
-        if stop.key in self._observed.open:
+        if self.preparations.cancel(stop.key):
+            self._end_unstarted(stop.key, EndCause.STOPPED, "stopped before its container was started")
+        elif stop.key in self._observed.open:
             warning = self._warning(stop.key, stop.notice, stop.grace_ms) if stop.notice else None
             await self._to_runner(self._ports.runner.stop(stop.key, stop.grace_ms, warning))
         elif self._observed.knows(stop.key):

@@ -39,7 +39,7 @@ from stoker.brain.domain.gpu import Gpu
 from stoker.brain.domain.health import GpuCondition
 from stoker.brain.domain.ids import GpuUuid, NodeName
 from stoker.brain.domain.label import parse_taint, taint_text
-from stoker.brain.domain.node import NODE_NAME, Inventory
+from stoker.brain.domain.node import CONTAINER, NODE_NAME, Inventory
 from stoker.brain.domain.report import Registration
 from stoker.ports import Clock, GpuFault, ProbedGpu, ProbeResult, Telemetry
 
@@ -252,6 +252,14 @@ def _without_drained(found: ProbeResult, conditions: Sequence[GpuCondition]) -> 
     )
     gpus = tuple(gpu for gpu in found.gpus if gpu.uuid not in kept)
     return replace(found, gpus=gpus, faults=(*found.faults, *faults))
+
+
+def without_containers(inventory: Inventory, fault: str) -> Inventory:
+    """Return the inventory of a node that can run no containers for this reason; empty = it can. Others stay."""
+    if not fault or CONTAINER not in inventory.executors:
+        return inventory
+    kinds = tuple(kind for kind in inventory.executors if kind != CONTAINER)
+    return replace(inventory, executors=kinds, containers_fault=fault)
 
 
 def _mps_folder(gpu: GpuSettings) -> str:

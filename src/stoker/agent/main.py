@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import os
 import resource
 from collections.abc import Callable, Collection, Coroutine, Sequence
@@ -16,6 +17,7 @@ from stoker.adapters.atomic_file import write_atomic
 from stoker.adapters.bounded_run import BoundedRunner
 from stoker.adapters.checkpoint_folders import CheckpointFolders
 from stoker.adapters.clock import SystemClock
+from stoker.adapters.container_engine import DockerEngine, is_installed
 from stoker.adapters.data_folder.ownership import hold_folder, unusable
 from stoker.adapters.entropy import SystemEntropy
 from stoker.adapters.gpu_probe.auto import asked_by, device_probe
@@ -24,6 +26,8 @@ from stoker.adapters.gpu_probe.nvml_sampler import NvmlSampler
 from stoker.adapters.gpu_probe.scripted import scripted_devices
 from stoker.adapters.gpu_probe.scripted_faults import ScriptedDevices
 from stoker.adapters.logs import StructuredTelemetry, library_logs
+from stoker.agent.container_ports import NoContainers
+from stoker.agent.containers import NodeContainers
 from stoker.agent.daemon import Daemon
 from stoker.agent.fence import FileFence
 from stoker.agent.gpu_health import GpuHealth, HealthRules
@@ -44,6 +48,7 @@ from stoker.agent.machine import (
     describe,
     die_with_parent,
     node_name,
+    without_containers,
 )
 from stoker.agent.node_health import NodeChecks, NodeHealth
 from stoker.agent.ports import AgentPorts, LinkDown, LinkRefused
@@ -56,10 +61,10 @@ from stoker.agent.token_file import read_token
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.gpu_telemetry import GpuLook
 from stoker.brain.domain.ids import GpuUuid, NodeName
-from stoker.brain.domain.node import ROOT
+from stoker.brain.domain.node import CONTAINER, ROOT
 from stoker.brain.domain.report import Registration
 from stoker.brain.domain.units import NEVER, Instant, utc_text
-from stoker.ports import Clock, Entropy, GpuProbe, ProbeResult, Telemetry
+from stoker.ports import Clock, Entropy, GpuProbe, Telemetry
 
 UID_NAME: Final = "agent.uid"
 RENEWAL_LOOK_S: Final = 600.0
@@ -82,6 +87,7 @@ async def run_agent(settings: AgentSettings, *, stop: asyncio.Event) -> None:
     """
     check_limits(settings.executor)
     check_site_programs(settings.executor, settings.health.check)
+    _check_library(settings)
     _check_processes(resource.getrlimit(resource.RLIMIT_NPROC)[0])
     _check_files(resource.getrlimit(resource.RLIMIT_NOFILE)[1])
     if settings.executor.jobs_end_with_agent:
@@ -212,33 +218,32 @@ async def _serve(
     locality = MachineLocality(confine=settings.executor.confine_devices, bind=settings.executor.cpu_binding == "numa")
     locality.learn(found.gpus)
     runner, folders = _runner(settings, name, clock), _folders(settings, clock)
+    containers = _containers(settings, uid, clock, telemetry)
+    if containers is not None:
+        containers.simulated = found.simulated
+        await containers.look()
     kept = None if identity is None else Kept(IdentityFile(settings.data_dir), identity)
     shown = None if kept is None else lambda: kept.value
     link = GrpcLink(settings.control.addresses, identity=shown, token=_token(settings))
     monitor, end_reader = _monitor(settings, probe, clock, telemetry)
-    ports = AgentPorts(
-        link=link,
-        runner=runner,
-        clock=clock,
-        entropy=entropy,
-        telemetry=telemetry,
-        folders=folders,
-        fence=fence,
-        dialer=TaskPorts(asyncio.to_thread, runner.data_dir),
-        locality=locality,
-        gpus=monitor,
-    )
+    ports = AgentPorts(link=link, runner=runner, clock=clock, entropy=entropy, telemetry=telemetry)
+    ports = dataclasses.replace(ports, folders=folders, fence=fence, locality=locality, gpus=monitor)
+    dialer = TaskPorts(asyncio.to_thread, runner.data_dir)
+    ports = dataclasses.replace(ports, dialer=dialer, containers=containers or NoContainers())
 
     def registration() -> Registration:
         conditions = monitor.health.conditions if monitor else ()
-        return describe(settings, name, uid, watch.offered, __version__, conditions)
+        seen = describe(settings, name, uid, watch.offered, __version__, conditions)
+        if containers is None:
+            return seen
+        return replace(seen, inventory=without_containers(seen.inventory, containers.fault))
 
     daemon = Daemon(registration(), ports, node_env=account_variables(), rules=_rules(settings))
     if monitor is not None:
         monitor.changed = lambda: daemon.amend(registration())
 
-    def changed(found: ProbeResult) -> None:
-        locality.learn(found.gpus)
+    def changed(_: object = None) -> None:
+        locality.learn(watch.offered.gpus)
         daemon.amend(registration())
 
     give_back_memory()  # what importing and setting up left behind is nearly two MiB
@@ -248,11 +253,14 @@ async def _serve(
         renewing = () if kept is None else (kept.run(link, clock, telemetry),)
         serving = _metrics(settings, MetricsSource(name, monitor, watch, clock.mono), telemetry)
         watch_node = NodeHealth(_node_checks(settings), clock, daemon.ail)
+        watching = () if containers is None else (containers.watch(daemon.may_run, changed),)
         duties = (daemon.run(), looking, serving, watch_node.watch_disk(), watch_node.run_check())
-        await _until_stopped(stop, *duties, *renewing)
+        await _until_stopped(stop, *duties, *renewing, *watching)
     await _let_go(runner, telemetry, jobs_end=settings.executor.jobs_end_with_agent)
     folders.stop()
     end_reader()
+    if containers is not None:
+        await containers.close()
     telemetry.event("agent_stopped", agent_id=name, jobs_run_on=not settings.executor.jobs_end_with_agent)
 
 
@@ -325,6 +333,23 @@ def _runner(settings: AgentSettings, name: NodeName, clock: Clock) -> RunnerSock
         "site_timeout_s": executor.prolog_timeout_s,
     }
     return RunnerSocket(settings.data_dir, clock, options, every_start)
+
+
+def _containers(settings: AgentSettings, uid: str, clock: Clock, telemetry: Telemetry) -> NodeContainers | None:
+    """Return what looks after the containers of this node; None = it isn't set up for any."""
+    executor, data_dir = settings.executor, settings.data_dir.absolute()
+    if CONTAINER not in executor.kinds:
+        return None
+    engine = DockerEngine(executor.docker.socket, executor.docker.registry_auth)
+    return NodeContainers(engine, executor, data_dir, clock, telemetry, owner=uid)
+
+
+def _check_library(settings: AgentSettings) -> None:
+    """Raises: StokerError `bad_settings` where containers are asked for and their library isn't installed."""
+    if CONTAINER in settings.executor.kinds and not is_installed():
+        message = "executor.kinds has `container`, and the library for that isn't installed: aiodocker"
+        hint = 'pip install "stoker[containers]" in the agent\'s environment'
+        raise StokerError(refuse("bad_settings", message, hint))
 
 
 def _rules(settings: AgentSettings) -> TaskRules:

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from stoker.agent.ports import RunnerInventory, TaskEnding, TaskOver, TaskRunning
 from stoker.brain.domain.ids import GpuUuid, JobId
 from stoker.brain.domain.instruction import Start, TaskKey
-from stoker.brain.domain.report import Beat, Started, TaskInventory, TaskPhase, TaskStatus, sum_of
+from stoker.brain.domain.report import Beat, Preparation, Started, TaskInventory, TaskPhase, TaskStatus, sum_of
 
 SETTLED_MAX: Final = 10_000
 """As many ends as the runner keeps. Older ones are forgotten here."""
@@ -63,6 +63,10 @@ class Observed:
         self.open[start.key] = TaskStatus(
             key=start.key, phase=TaskPhase.STARTING, gpus=start.gpus, gpu_share=start.gpu_share
         )
+
+    def withdrawn(self, key: TaskKey) -> None:
+        """Forget a start that never went to the runner, and whose stream has ended: it will come again."""
+        self.open.pop(key, None)
 
     def advanced(self, report: TaskRunning | TaskEnding) -> None:
         """Note that a task runs, or is ending; its phase never goes back (O4)."""
@@ -171,9 +175,10 @@ class Observed:
         ended = (TaskStatus(key=key, phase=TaskPhase.ENDED) for key in self.offered)
         return TaskInventory(boot_id=boot_id, tasks=(*self.open.values(), *ended), kept=tuple(self._settled))
 
-    def beat(self) -> Beat:
-        """Return the next beat, with the tasks that are ending."""
+    def beat(self, preparing: tuple[Preparation, ...] = ()) -> Beat:
+        """Return the next beat, with the tasks that are ending, and those that are being prepared."""
         self._sequence += 1
         ending = tuple(key for key, status in self.open.items() if status.phase is TaskPhase.ENDING)
         ending = (*ending, *(key for key in self.held_back if key in self.offered))
-        return Beat(sequence=self._sequence, ending=ending, tasks_sum=sum_of((*self.open, *self.held_back)))
+        tasks_sum = sum_of((*self.open, *self.held_back))
+        return Beat(sequence=self._sequence, ending=ending, tasks_sum=tasks_sum, preparing=preparing)

@@ -5,17 +5,18 @@ pass the same contract tests.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
 import msgspec
 
-from stoker.brain.domain.ids import Epoch, GpuUuid, JobId
+from stoker.agent.container_ports import Containers, NoContainers
+from stoker.agent.gpu_ports import GpuCare, Locality, NoLocality, Placement
+from stoker.brain.domain.ids import Epoch, JobId
 from stoker.brain.domain.instruction import Instruction, Start, TaskKey
 from stoker.brain.domain.job import TaskEnd
 from stoker.brain.domain.report import (
-    Beat,
     LogChunk,
     LogRequest,
     Registration,
@@ -238,6 +239,8 @@ class RunnerInventory(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it knows scripts that come with a start. False = a runner of an older version."""
     notes: tuple[str, ...] = ()
     """What it can't hold tasks to, in sentences for people."""
+    runs_containers: bool = True
+    """Whether it knows containers. False = a runner of an older version, which would start a bare process."""
 
 
 class RunnerHealth(msgspec.Struct, frozen=True, kw_only=True):
@@ -269,30 +272,6 @@ RunnerReport = (
 )
 
 
-class Placement(msgspec.Struct, frozen=True):
-    """Devices and CPUs of its node to which a task is held, by the GPUs that it has."""
-
-    denied: tuple[tuple[int, int], ...] = ()
-    """Character devices that it may not open, by major and minor number."""
-    cpus: tuple[int, ...] = ()
-    """Numbers of the CPUs on which it runs. Empty = all that the agent may use."""
-
-
-class Locality(Protocol):
-    """Knows where GPUs are."""
-
-    def placement(self, gpus: Sequence[GpuUuid], cpus: int) -> Placement:
-        """Return what a task with these GPUs and so many CPUs is held to."""
-        ...
-
-
-class NoLocality:
-    """Knows nothing: no task is held to anything."""
-
-    def placement(self, gpus: Sequence[GpuUuid], cpus: int) -> Placement:
-        return Placement()
-
-
 class StartTask(msgspec.Struct, frozen=True, kw_only=True):
     """A start that the daemon has checked: epoch current, GPUs free here."""
 
@@ -304,6 +283,8 @@ class StartTask(msgspec.Struct, frozen=True, kw_only=True):
     memory_mb: int = 0
     """Limit of a task that asked for no memory. 0 = none."""
     placement: Placement = Placement()
+    container: Mapping[str, object] | None = None
+    """Run it in this container, whose image is here: `ContainerFields` of `runner.protocol`. None = as a process."""
 
     def __repr__(self) -> str:
         return f"StartTask({self.start!r})"  # its environment may hold secrets
@@ -431,45 +412,6 @@ class Dialer(Protocol):
         ...
 
 
-Holders = Mapping[GpuUuid, Sequence[TaskKey]]
-"""The tasks that may have processes on each GPU that is held."""
-
-
-class GpuCare(Protocol):
-    """Watch over what the GPUs of this node do."""
-
-    def fill(self, beat: Beat) -> Beat:
-        """Return a beat with the figures of GPUs that none had before, and with this node's clock."""
-        ...
-
-    async def run(self, holders: Callable[[], Holders | None]) -> None:
-        """Look at the GPUs again and again, until cancelled. `holders` returns None while nobody knows what runs."""
-        ...
-
-    async def released(self, gpus: Collection[GpuUuid], *, went_well: bool) -> str:
-        """Return once these GPUs, whose task has just ended, are clean or no longer offered.
-
-        What is returned are faults of theirs that may have ended a task which didn't end well; empty = none.
-        """
-        ...
-
-
-class NoGpuCare:
-    """A node whose GPUs show no figures."""
-
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
-
-    def fill(self, beat: Beat) -> Beat:
-        return msgspec.structs.replace(beat, at=self._clock.now())
-
-    async def run(self, holders: Callable[[], Holders | None]) -> None:
-        return None
-
-    async def released(self, gpus: Collection[GpuUuid], *, went_well: bool) -> str:
-        return ""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentPorts:
     """Ports that the daemon works with."""
@@ -482,6 +424,7 @@ class AgentPorts:
     folders: Folders = field(default_factory=NoFolders)
     fence: Fence = field(default_factory=NoFence)
     locality: Locality = field(default_factory=NoLocality)
+    containers: Containers = field(default_factory=NoContainers)
     dialer: Dialer | None = None
     """None = nobody is let through to the ports of tasks."""
     gpus: GpuCare | None = None

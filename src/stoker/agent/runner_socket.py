@@ -60,6 +60,8 @@ _TASK_REPORTS: Final[Mapping[str, type[RunnerReport]]] = {
     "forgotten": TaskForgotten,
     "site": SiteProgramEnded,
 }
+_KNOWN: Final = {"scripts": "keeps_scripts", "containers": "runs_containers"}
+"""What a runner of an older version doesn't know, and so doesn't name."""
 _T = TypeVar("_T")
 _Fields = Mapping[str, object]
 RunnerConnection = tuple[asyncio.StreamReader, asyncio.StreamWriter, bytes]
@@ -151,6 +153,7 @@ class RunnerSocket:
             "cpus": start.cpus,
             "cpu_list": list(task.placement.cpus),
             "denied_devices": [list(device) for device in task.placement.denied],
+            "container": task.container,
             **self._every_start,
         }
         self._asked.add(start.key)
@@ -384,9 +387,9 @@ def _inventory(parts: list[_Fields]) -> RunnerInventory:
     most, short_of = cast("int", parts[-1].get("tasks_max", 0)), str(parts[-1].get("short_of", ""))
     told = RunnerInventory(tasks=(*kept, *tasks), ends=tuple(ends), keeps_leases=guarded, fault=fault)
     cgroups = bool(parts[-1].get("cgroups", True))
-    scripts = bool(parts[-1].get("scripts", False))
     told = msgspec.structs.replace(told, notes=tuple(cast("list[str]", parts[-1]["notes"])))
-    return msgspec.structs.replace(told, tasks_max=most, short_of=short_of, cgroups=cgroups, keeps_scripts=scripts)
+    knows = {field: bool(parts[-1].get(name, False)) for name, field in _KNOWN.items()}
+    return msgspec.structs.replace(told, tasks_max=most, short_of=short_of, cgroups=cgroups, **knows)
 
 
 def let_through(folder: Path) -> None:

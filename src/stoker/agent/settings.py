@@ -183,13 +183,62 @@ class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True):
         return [f"address: {fault}" for fault in address_faults((self.address,) if self.address else ())]
 
 
+class DockerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Section `executor.docker`: the engine of containers, Docker's or Podman's service."""
+
+    socket: str = "/var/run/docker.sock"
+    """Its Unix socket, an absolute path. Who may open it is as good as root on this node: jobs never see it. Podman's
+    is /run/podman/podman.sock where `podman.socket` is enabled."""
+    mounts_allowed: tuple[str, ...] = ()
+    """Folders of this node, as absolute paths, that containers may be shown, with all that is in them; `:ro` behind
+    those that they may only read. A job names mounts (`--mount`), and its working directory is mounted if it lies in
+    one. Empty = none; a job's checkpoint folder is always there."""
+    gpus: Literal["nvidia", "cdi", "environment"] = "nvidia"
+    """How a container is given its GPUs, by UUID. nvidia = by the engine's own requests (NVIDIA Container Toolkit);
+    cdi = as CDI devices `nvidia.com/gpu=UUID`; environment = by CUDA_VISIBLE_DEVICES and NVIDIA_VISIBLE_DEVICES alone,
+    for a runtime that reads these. Simulated GPUs are only ever named in the environment: there is no device."""
+    shm_mb: Annotated[int, Range(1, 1 << 30, " MiB")] = 1_024
+    """MiB of shared memory (/dev/shm) of a container that asks for none: an engine's own 64 MiB are too few for the
+    data loaders and collectives of most frameworks. What is used counts as the job's memory."""
+    pull: Literal["missing", "always", "never"] = "missing"
+    """When an image is pulled: where it isn't here yet; before each start, to see whether its tag names another by now;
+    or never, so that a job starts with what is here or not at all."""
+    pull_timeout_s: Annotated[int, Range(10, 86_400, " s")] = 3_600
+    """Seconds that a pull may take. Then the attempt ends, and the job starts elsewhere at no charge."""
+    pull_stall_s: Annotated[int, Range(5, 3_600, " s")] = 120
+    """Seconds without any progress after which a pull is given up: its registry stalls."""
+    registry_auth: str = ""
+    """File with credentials for registries, as `docker login` writes it (`config.json`, section `auths`), readable by
+    the agent alone. It is read anew for each pull. Empty = none are shown."""
+    images_max_gb: Annotated[int, Range(0)] = 100
+    """GiB of images that the agent has pulled and keeps: beyond it those go that no job has used for the longest time.
+    Images that others have brought here are left alone. 0 = none is removed."""
+    disk_free_min_gb: Annotated[int, Range(0)] = 5
+    """GiB that must stay free on the disk of the engine while an image is pulled; with less a pull is given up."""
+
+    def faults(self) -> list[str]:
+        found = []
+        if not self.socket.startswith("/"):
+            found.append(f"socket: {self.socket[:80]!r} isn't an absolute path")
+        for path in self.mounts_allowed:
+            bare = path.removesuffix(":ro")
+            if not bare.startswith("/") or ":" in bare:
+                found.append(f"mounts_allowed: {path[:80]!r} isn't an absolute path, with `:ro` behind it or not")
+        if self.registry_auth and not self.registry_auth.startswith("/"):
+            found.append(f"registry_auth: {self.registry_auth[:80]!r} isn't an absolute path")
+        return found
+
+
 class ExecutorSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Section `executor`."""
 
-    kinds: tuple[Literal["process"], ...] = ("process",)
-    """Ways to run a job here. Containers come later."""
+    kinds: tuple[Literal["process", "container"], ...] = ("process",)
+    """Ways to run a job here. With `container` jobs that name an image come here too, as long as the engine of
+    `docker.socket` answers; it wants `pip install "stoker[containers]"`. Without `process` every job runs in a
+    container."""
     default_image: str = ""
-    """Image of jobs that name none. Not supported by this version: anything but the empty text is refused."""
+    """Image of jobs that name none: they run in a container of it. Empty = they run as processes."""
+    docker: DockerSettings = DockerSettings()
     allow_root: bool = False
     """Where the agent is root, each job runs as the Unix user of its token; one that names no user, or root, is refused
     unless this is true. Then a job without a user runs as root. Not by default: whoever may submit could then do
@@ -280,9 +329,13 @@ class ExecutorSettings(msgspec.Struct, frozen=True, kw_only=True):
     def faults(self) -> list[str]:
         found = []
         if not self.kinds:
-            found.append("kinds: needs at least one, `process`")
-        if self.default_image:
-            found.append("default_image: this version runs plain processes only; use the empty text")
+            found.append("kinds: needs at least one, `process` or `container`")
+        if self.default_image and "container" not in self.kinds:
+            found.append("default_image: wants `container` among the `kinds`")
+        if "container" in self.kinds and "process" not in self.kinds and not self.default_image:
+            found.append("default_image: jobs that name no image can't run as processes here, so it must name one")
+        if "container" in self.kinds and "as" in self.limits:
+            found.append("limits: `as` can't be set for a container; memory is limited by `--memory`")
         if self.work_dir and not self.work_dir.startswith("/"):
             found.append(f"work_dir: {self.work_dir[:80]!r} isn't an absolute path")
         if self.private_tmp and _is_temporary(self.work_dir):

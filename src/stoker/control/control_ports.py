@@ -12,10 +12,10 @@ from typing import NamedTuple, Protocol
 from stoker.brain.domain.audit import AuditRow
 from stoker.brain.domain.errors import Refusal
 from stoker.brain.domain.gpu_telemetry import GpuReading
-from stoker.brain.domain.ids import Epoch, GpuUuid, NodeName, Position
+from stoker.brain.domain.ids import Epoch, GpuUuid, JobId, NodeName, Position
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.notify import DeliveryResult, Message
-from stoker.brain.domain.report import LogChunk, SessionOpening
+from stoker.brain.domain.report import LogChunk, Preparation, SessionOpening
 from stoker.brain.domain.secret import SealedValue
 from stoker.brain.domain.units import Mono
 from stoker.ports import Clock, Entropy, Telemetry
@@ -153,10 +153,14 @@ class TaskSessions(Protocol):
 
 
 class NodeReports(Protocol):
-    """Reports of nodes on their tasks, for the audit of the ledger."""
+    """Reports of nodes on their tasks, which are no events: for the audit of the ledger, and for people."""
 
     def task_sums(self) -> Mapping[NodeName, tuple[int, Mono]]:
         """Return, of each node whose inventory was compared, the checksum of its tasks and when it was reported."""
+        ...
+
+    def preparations(self, job: JobId) -> Sequence[tuple[NodeName, Preparation]]:
+        """Return what nodes say that they still do for tasks of a job before they start, in order of ranks."""
         ...
 
     def compare_anew(self, node: NodeName) -> None:

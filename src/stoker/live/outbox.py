@@ -245,6 +245,8 @@ class Outbox:
             script=job.spec.script,
             tty=job.spec.tty and key.rank == 0,
             stays=job.spec.detached,
+            image=job.spec.image,
+            container=job.spec.container,
         )
 
 

@@ -30,11 +30,12 @@ import msgspec
 
 from stoker.brain.domain.access import TokenId
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
-from stoker.brain.domain.ids import CONTROL, Epoch, NodeName, node_principal
+from stoker.brain.domain.ids import CONTROL, Epoch, JobId, NodeName, node_principal
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.report import (
     Beat,
     LogChunk,
+    Preparation,
     Registration,
     Report,
     SessionOpening,
@@ -101,6 +102,8 @@ class AgentStream:
         self.attached = False
         self.tasks_said: tuple[int, Mono] | None = None
         """The sum of the newest beat, and when that came."""
+        self.preparing: tuple[Preparation, ...] = ()
+        """As of the newest beat."""
 
     async def receive(self, report: Report) -> None:
         """Take one report. Raises: StokerError when this stream must end."""
@@ -124,6 +127,7 @@ class AgentStream:
                     self._owner.tell(ReportEnding(by=by, node=self.node, keys=report.ending))
                 self._owner.book.take(self.node, report, self._owner.now(), self._owner.mono())
                 self.tasks_said = None if report.tasks_sum is None else (report.tasks_sum, self._owner.mono())
+                self.preparing = report.preparing
                 self._outgoing.answer(report.sequence, self._owner.epoch)
             case _:
                 assert_never(report)
@@ -215,6 +219,12 @@ class Sessions:
     def clock_ahead_ms(self, node: NodeName) -> int:
         """Return by how much a node's clock is ahead of ours."""
         return self.book.clock_ahead_ms(node)
+
+    def preparations(self, job: JobId) -> list[tuple[NodeName, Preparation]]:
+        """Return what nodes say that they still do for tasks of a job before they start, in order of ranks."""
+        streams = [(name, stream.preparing) for name, stream in self._by_node.items() if stream.preparing]
+        found = [(name, each) for name, preparing in streams for each in preparing if each.key.job == job]
+        return sorted(found, key=lambda said: said[1].key)
 
     def compare_anew(self, node: NodeName) -> None:
         """Let the agent open another stream, which begins with its inventory."""

@@ -12,6 +12,7 @@ from typing import Any, TypeVar, assert_never
 
 import msgspec
 
+from stoker.brain.domain.container import BindMount, ContainerOptions, Network
 from stoker.brain.domain.gpu import WHOLE_GPU, Gpu
 from stoker.brain.domain.gpu_telemetry import READING_FIELDS, GpuReading
 from stoker.brain.domain.health import GpuCondition, HealthKind, HealthState
@@ -25,6 +26,7 @@ from stoker.brain.domain.report import (
     FrameKind,
     LogChunk,
     LogRequest,
+    Preparation,
     Registration,
     Report,
     SessionOpening,
@@ -45,6 +47,8 @@ KEPT_MAX = 100_000
 """Ten times what an agent keeps."""
 READINGS_MAX = 1_024
 """GPUs of a node of which figures are taken; the rest are passed over."""
+PREPARING_MAX = 1_000
+"""Tasks of one beat that wait for something; of more only so many are told."""
 FAULT_MAX = 400
 """Characters of a node's fault that are kept."""
 
@@ -76,6 +80,7 @@ def decode_registration(wire: pb.RegisterRequest) -> Registration:
         gpu_fault=wire.gpu_fault[:FAULT_MAX],
         unenforced=wire.unenforced[:FAULT_MAX],
         conditions=tuple(_decode_condition(each) for each in wire.conditions[:READINGS_MAX]),
+        containers_fault=wire.containers_fault[:FAULT_MAX],
     )
     return Registration(node=_node_name(wire.node), inventory=inventory)
 
@@ -117,7 +122,12 @@ def decode_report(wire: pb.AgentReport) -> Report | None:
         ending = tuple(_decode_key(key) for key in wire.beat.ending)
         tasks_sum = wire.beat.tasks_sum if wire.beat.HasField("tasks_sum") else None
         gpus = tuple(_decode_reading(gpu) for gpu in wire.beat.gpus[:READINGS_MAX])
-        return _decoded(Beat, wire.beat, "at", "gpus_age_ms", ending=ending, tasks_sum=tasks_sum, gpus=gpus)
+        preparing = tuple(
+            Preparation(key=_decode_key(each.key), text=each.text[:FAULT_MAX])
+            for each in wire.beat.preparing[:PREPARING_MAX]
+        )
+        beat = _decoded(Beat, wire.beat, "at", "gpus_age_ms", ending=ending, tasks_sum=tasks_sum, gpus=gpus)
+        return msgspec.structs.replace(beat, preparing=preparing)
     return None  # C3
 
 
@@ -197,8 +207,8 @@ def _decode_notice(wire: pb.StopNotice) -> StopNotice:
 
 
 def _decode_start(wire: pb.Start) -> Start:
-    if bool(wire.shell) == bool(wire.argv):
-        raise Malformed("a start must have either `shell` or `argv`")
+    if bool(wire.shell) == bool(wire.argv) and (wire.shell or not wire.image):
+        raise Malformed("a start must have either `shell` or `argv`, or an image alone")
     return _decoded(
         Start,
         wire,
@@ -208,7 +218,17 @@ def _decode_start(wire: pb.Start) -> Start:
         env=dict(wire.env),
         gpus=_gpus(wire.gpus),
         gpu_share=_share(wire.gpu_share),
+        container=_decode_container(wire.container) if wire.HasField("container") else None,
         encoding=_word("encoding", TextEncoding, wire.encoding or TextEncoding.UTF_8),
+    )
+
+
+def _decode_container(wire: pb.Container) -> ContainerOptions:
+    entrypoint = wire.entrypoint if wire.HasField("entrypoint") else None
+    mounts = tuple(BindMount(each.source, each.target, each.read_only) for each in wire.mounts)
+    network = _word("network", Network, wire.network)
+    return _decoded(
+        ContainerOptions, wire, "shm_mb", within="container.", mounts=mounts, network=network, entrypoint=entrypoint
     )
 
 

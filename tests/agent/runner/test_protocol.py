@@ -41,6 +41,11 @@ def test_a_key_that_could_be_a_path_is_refused(text: str) -> None:
         parse_key(text)
 
 
+CONTAINER: dict[str, object] = {
+    "socket": "/run/docker.sock", "owner": "o", "cluster": "c", "epoch": 1, "image": "i", "entrypoint": None,
+    "mounts": [], "allowed": ["/data"], "hidden": [], "shm_mb": 1, "network": "host", "cpus": 1, "devices": [],
+    "init": True, "in_cgroup": True,
+}  # fmt: skip
 ORDER: dict[str, object] = {
     "do": "start", "key": "1.1.0", "shell": "true", "argv": [], "env": {"A": "b"}, "workdir": "", "gpus": ["G"],
     "memory_mb": 0, "user": "", "allow_root": True, "probe_port": 0, "output": "a", "error": "", "append": True,
@@ -51,6 +56,7 @@ ORDER: dict[str, object] = {
     "gpu_share": 250, "cpus": 2, "cpu_limit": "weight", "denied_devices": [[195, 0]], "cpu_list": [0, 1],
     "private_tmp": True,
     "tty": True, "stays": True, "columns": 100, "rows": 30,
+    "container": CONTAINER,
 }  # fmt: skip
 
 
@@ -64,7 +70,7 @@ def test_a_start_of_an_older_agent_that_knows_no_files_has_none() -> None:
     meant |= {"umask": 0o022, "limits": {}, "pids_max": 0, "gang_port_min": 0, "gang_port_max": 0, "host_file": ""}
     meant |= {"prolog": "", "epilog": "", "site_env": {}, "site_timeout_s": 0}
     meant |= {"script": "", "gpu_share": 1_000, "cpus": 0, "cpu_limit": "", "denied_devices": [], "cpu_list": []}
-    meant |= {"private_tmp": False, "tty": False, "stays": False, "columns": 0, "rows": 0}
+    meant |= {"private_tmp": False, "tty": False, "stays": False, "columns": 0, "rows": 0, "container": None}
     older = {name: value for name, value in ORDER.items() if name not in meant}
     assert read_start(older) == {**ORDER, **meant}
 
@@ -75,6 +81,15 @@ def test_a_limit_that_is_no_two_numbers_is_refused(both: object) -> None:
         read_start({**ORDER, "limits": {"nofile": both}})
 
 
+@pytest.mark.parametrize("name", CONTAINER)
+def test_a_container_of_which_something_is_missing_or_of_another_kind_is_refused(name: str) -> None:
+    for wrong in ({}, {name: 1.5}):
+        left = {each: value for each, value in CONTAINER.items() if each != name or name == "entrypoint"}
+        if wrong or name != "entrypoint":
+            with pytest.raises(BadFrame, match=f"the {name} of a container"):
+                read_start({**ORDER, "container": {**left, **wrong}})
+
+
 def test_an_older_agent_that_says_nothing_of_root_does_not_allow_it() -> None:
     older = {name: value for name, value in ORDER.items() if name != "allow_root"}
     assert read_start(older)["allow_root"] is False
@@ -83,5 +98,7 @@ def test_an_older_agent_that_says_nothing_of_root_does_not_allow_it() -> None:
 @pytest.mark.parametrize("name", [name for name in ORDER if name != "do"])
 @pytest.mark.parametrize("value", [None, -1, {"x": 1}, [-1]])
 def test_a_start_with_a_field_of_another_type_is_refused(name: str, value: object) -> None:
+    if (name, value) == ("container", None):
+        return  # a process
     with pytest.raises(BadFrame):
         read_start({**ORDER, name: value})

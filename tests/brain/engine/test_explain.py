@@ -1,7 +1,10 @@
 """Rules X1 to X6 of `engine/explain.py`: every wait has a reason, and its numbers are true."""
 
+from msgspec.structs import replace
+
 from stoker.brain.domain.ids import PartitionName
 from stoker.brain.domain.job import Job
+from stoker.brain.domain.label import CONTAINERS, RUNS_CONTAINERS
 from stoker.brain.domain.partition import Partition
 from stoker.brain.domain.reason import Reason, ReasonCode, describe
 from stoker.brain.domain.where import make_where
@@ -279,3 +282,19 @@ def test_a_rare_model_behind_many_nodes_is_still_found() -> None:
         job(1, gpus=2, model="V100"),
     )
     assert _why(here).code is ReasonCode.INSUFFICIENT_GPUS
+
+
+def test_a_job_with_an_image_is_told_that_no_node_runs_containers_and_what_is_wrong_with_one_that_would() -> None:
+    """X9."""
+    wish = make_where(f"{CONTAINERS} in ({RUNS_CONTAINERS})")
+    bare, boxed = node("a", gpus=1), node("b", gpus=1)
+    assert describe(_why(cluster(bare, job(1, gpus=1, where=wish)))) == (
+        "it has an image, and no node runs containers now"
+    )
+    broken = replace(boxed, inventory=replace(boxed.inventory, containers_fault="its engine is down"))
+    reason = _why(cluster(bare, broken, job(1, gpus=1, where=wish)))
+    assert reason.code is ReasonCode.NO_CONTAINER_NODE
+    assert describe(reason).endswith(": node b would, but its engine is down")
+    works = replace(boxed, inventory=replace(boxed.inventory, executors=("container",)))
+    elsewhere = make_where(f"{CONTAINERS} in ({RUNS_CONTAINERS})", exclude=["b"])
+    assert _why(cluster(bare, works, job(1, gpus=1, where=elsewhere))).code is ReasonCode.NO_SELECTED_NODE

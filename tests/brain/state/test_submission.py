@@ -3,6 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
+from stoker.brain.domain.container import BindMount, ContainerOptions
 from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.dependency import Dependency, DependencyKind
 from stoker.brain.domain.ids import NodeName, TenantName
@@ -98,7 +99,6 @@ def test_a_job_with_a_script_runs_only_where_the_agent_keeps_scripts() -> None:
         ({"script": "\u00e4" * (1 << 20)}, "text_too_long", "2097152 bytes"),
         ({"script": "a\0"}, "bad_text", "NUL"),
         ({"script": "\u20ac", "encoding": TextEncoding.LATIN_1}, "bad_text", "lacks it"),
-        ({"image": "nvidia/cuda"}, "bad_script", "the container of the job"),
     ],
 )
 def test_a_script_that_can_not_be_kept_is_refused(bad: dict[str, object], code: str, word: str) -> None:
@@ -174,3 +174,34 @@ def test_an_unknown_model_is_refused_with_the_models_there_are() -> None:
         name="j", demand=Demand(gpu_count=1, gpu_model="A100"), command="true", priority=500, time_limit_ms=0
     )
     assert "H100" in story.refused(Submit(by=ANNA, specs=(wish,))).hint
+
+
+def test_a_job_with_an_image_runs_only_where_containers_run_and_never_as_a_bare_process() -> None:
+    story = Story()
+    bare, able = NodeName("n1"), NodeName("n2")
+    story.register("n1", inventory("n1"))
+    boxed = replace(GOOD, image="nvidia/cuda:12.0-base", command=())
+    assert story.refused(Submit(by=ANNA, specs=(boxed,))).code == "no_container_runtime"
+    story.register("n2", replace(inventory("n2"), containers_fault="its engine is down"))
+    assert "node n2 would, but: its engine is down" in story.refused(Submit(by=ANNA, specs=(boxed,))).hint
+    story.register("n2", replace(inventory("n2"), executors=("process", "container")))
+    where = story.job(story.submit(boxed)).spec.where
+    nodes = story.state.nodes
+    assert [admits(where, name, labels_of(nodes[name]), ()) for name in (bare, able)] == [False, True]
+    assert admits(story.job(story.submit(GOOD)).spec.where, bare, labels_of(nodes[bare]), ())
+
+
+@pytest.mark.parametrize(
+    ("bad", "code"),
+    [
+        ({"image": "", "container": ContainerOptions()}, "image_required"),
+        ({"image": "../x"}, "bad_image"),
+        ({"image": "x", "container": ContainerOptions(shm_mb=1 << 40)}, "bad_shm_size"),
+        ({"image": "x", "container": ContainerOptions(entrypoint="a\0")}, "bad_text"),
+        ({"image": "x", "container": ContainerOptions(mounts=(BindMount("/a", "/b"),) * 2)}, "bad_mount"),
+    ],
+)
+def test_what_a_job_says_of_its_container_is_checked(bad: dict[str, object], code: str) -> None:
+    story = Story()
+    story.register("n1", replace(inventory("n1"), executors=("container",)))
+    assert story.refused(Submit(by=ANNA, specs=(replace(GOOD, **bad),))).code == code  # type: ignore[arg-type]  # a test names them

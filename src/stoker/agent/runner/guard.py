@@ -6,6 +6,8 @@ all the guard needs: it kills what descends from it until nothing does, and leav
 disk. The next runner reads the records, finds nothing alive, and says what became of it.
 
 Rules: G1  when the runner has ended, however it did, all that it started is killed at once
+       G6  so is what a container engine has started in the cgroups of its tasks, which are those that there were when
+           the runner ended
        G2  a runner that doesn't act on a lease that is over, because it was stopped or its disk hangs, is killed
            `STUCK_S` later with all that it started, also what has no lease
        G3  neither a suspend nor a stop of the guard itself makes a runner stuck: it is given the same time after it
@@ -32,6 +34,7 @@ from contextlib import suppress
 from stoker.agent.runner import clock
 from stoker.agent.runner.files import write_file
 from stoker.agent.runner.process import procfs
+from stoker.agent.runner.process.cgroup import TaskCgroup, ours
 from stoker.agent.runner.process.kernel import become_subreaper, ignore_signals, name_process
 
 TYPE_CHECKING = False
@@ -115,7 +118,7 @@ def guarded(data_dir: str) -> Guard | None:
     if runner:
         status = 1
         try:
-            status = _watch(runner, shared)
+            status = _watch(runner, shared, data_dir)
         finally:
             os._exit(status)
     become_subreaper()
@@ -142,7 +145,7 @@ def locked(lock: int) -> bool:
 # --- in the guard -----------------------------------------------------------------------------------------------
 
 
-def _watch(runner: int, shared: mmap.mmap) -> int:
+def _watch(runner: int, shared: mmap.mmap, data_dir: str) -> int:
     """Until nothing that the runner started is left. Answers the runner's exit status."""
     ignore_signals((signal.SIGHUP, signal.SIGINT, signal.SIGTERM))
     name_process(PROCESS_NAME)
@@ -153,10 +156,13 @@ def _watch(runner: int, shared: mmap.mmap) -> int:
     while not ended.poll(LOOK_S * 1000):
         if patience.is_over(_DUE.unpack_from(shared)[0], clock.boot_s(), clock.awake_s()):
             break
-    return _end_all(runner)
+    groups: list[TaskCgroup] = []
+    with suppress(OSError):
+        groups = [TaskCgroup([folder]) for folder in ours(data_dir)]
+    return _end_all(runner, groups)
 
 
-def _end_all(runner: int) -> int:
+def _end_all(runner: int, groups: list[TaskCgroup]) -> int:
     """G1. The runner itself goes first, if it lives: it is to start nothing more."""
     status, me, pause_s = 1, os.getpid(), _PAUSE_FIRST_S
     while True:
@@ -166,10 +172,13 @@ def _end_all(runner: int) -> int:
                     status = os.waitstatus_to_exitcode(reaped[1])
                 pause_s = _PAUSE_FIRST_S
         below = [proc for proc in procfs.with_descendants({me}, procfs.every_proc()) if proc.pid != me]
-        if not below and _is_childless():
+        contained = [group for group in groups if group.pids()]  # G6
+        if not below and not contained and _is_childless():
             return status if status >= 0 else 128 - status
         for proc in below:
             procfs.send(proc, signal.SIGKILL)
+        for group in contained:
+            group.kill()
         clock.pause(pause_s)
         pause_s = min(2 * pause_s, _PAUSE_MAX_S)
 

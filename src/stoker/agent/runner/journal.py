@@ -30,6 +30,14 @@ if TYPE_CHECKING:
 
     from stoker.agent.runner.protocol import EndFields, OverFields, SiteFields
 
+    class ContainerRecord(TypedDict):
+        """Container that a task is, with what a later runner needs to find it."""
+
+        socket: str
+        """Of its engine."""
+        contained: bool
+        """Whether it is in the cgroup of its task."""
+
     class StartRecord(TypedDict):
         """Start of a task, with what a later runner needs to find its processes."""
 
@@ -47,6 +55,8 @@ if TYPE_CHECKING:
         """Whether a prolog goes before its process."""
         epilog: NotRequired[SiteFields]
         """What follows it. Neither stands in a record without one."""
+        container: NotRequired[ContainerRecord]
+        """Only where it is one."""
 
 
 VERSION: Final = 1

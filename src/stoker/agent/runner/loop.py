@@ -312,6 +312,7 @@ class RunnerLoop:
                 "boot_id": procfs.boot_id(),
                 "notes": self._supervisor.cgroups.notes,
                 "scripts": True,
+                "containers": True,
                 "cgroups": self._supervisor.cgroups.tree is not None,
                 "guarded": self._guard is not None,
                 "fault": self._fault(),

@@ -39,6 +39,40 @@ if TYPE_CHECKING:
         env: dict[str, str]
         timeout_s: int
 
+    class MountFields(TypedDict):
+        """Folder or file of the node that a container sees."""
+
+        source: str
+        target: str
+        read_only: bool
+
+    class ContainerFields(TypedDict):
+        """Container of a task, as a start describes it."""
+
+        socket: str
+        """Of the engine."""
+        owner: str
+        """Id of the agent."""
+        cluster: str
+        epoch: int
+        image: str
+        entrypoint: str | None
+        """Instead of the image's; empty = none. None = the image's."""
+        mounts: list[MountFields]
+        allowed: list[str]
+        """Paths of the node that may be mounted; `:ro` behind those for reading only."""
+        hidden: list[str]
+        """Paths of the node that may never be."""
+        shm_mb: int
+        network: str
+        cpus: int
+        devices: list[dict[str, object]]
+        """Device requests of the Engine API."""
+        init: bool
+        """Whether the engine has an init process to put before the job's."""
+        in_cgroup: bool
+        """Whether the engine takes a path as the cgroup of a container."""
+
     class StartInstruction(TypedDict):
         """Start one task. Exactly one of `shell` and `argv` isn't empty."""
 
@@ -92,6 +126,9 @@ if TYPE_CHECKING:
         limits: dict[str, list[int]]
         """Soft and hard limit by the names of setrlimit(2), such as `nofile`. -1 = unlimited."""
 
+        container: ContainerFields | None
+        """Run it in this container. None = as a process."""
+
     class WarningFields(TypedDict):
         """Warning to a task that it is to end."""
 
@@ -141,6 +178,8 @@ SOCKET_NAME: Final = "runner.sock"
 LOCK_NAME: Final = "runner.lock"
 LOG_NAME: Final = "runner.log"
 SPOOL_NAME: Final = "output"
+ENGINE_FAULT: Final = "the container engine of this node: "
+"""How a reason begins that is no fault of the job, by the client of an engine."""
 _LENGTH_BYTES: Final = 4
 _DIGITS_MAX: Final = 16
 OUT_MAX: Final = 32 * 1024 * 1024
@@ -151,6 +190,7 @@ _OLDER: Final[dict[str, object]] = {
     "limits": {}, "pids_max": 0, "gang_port_min": 0, "gang_port_max": 0, "host_file": "", "script": "",
     "prolog": "", "epilog": "", "site_env": {}, "site_timeout_s": 0, "gpu_share": 1_000, "cpus": 0, "cpu_limit": "",
     "denied_devices": [], "cpu_list": [], "private_tmp": False, "tty": False, "stays": False, "columns": 0, "rows": 0,
+    "container": None,
 }  # fmt: skip
 """What a start means that is an older agent's, which says nothing of these (P2)."""
 _TEXTS: Final = (
@@ -161,6 +201,13 @@ _NUMBERS: Final = (
     "gpu_share", "cpus", "columns", "rows",
 )  # fmt: skip
 _TRUTHS: Final = ("allow_root", "append", "private_tmp", "tty", "stays")
+_CONTAINER: Final[Mapping[str, tuple[type, ...]]] = {
+    **dict.fromkeys(("socket", "owner", "cluster", "image", "network"), (str,)),
+    **dict.fromkeys(("mounts", "allowed", "hidden", "devices"), (list,)),
+    **dict.fromkeys(("epoch", "shm_mb", "cpus"), (int,)),
+    **dict.fromkeys(("init", "in_cgroup"), (bool,)),
+    "entrypoint": (str, type(None)),
+}
 _READ_BYTES: Final = 256 * 1024
 """Taken from the socket in one turn."""
 
@@ -203,7 +250,18 @@ def read_start(message: Mapping[str, object]) -> StartInstruction:
     start["site_env"] = site_env = _field(message, "site_env", dict, "variables by name")
     if not all(isinstance(word, str) for word in (*site_env, *site_env.values())):
         raise BadFrame(f"site_env of the start of {key} may hold texts only")
+    start["container"] = _read_container(message)
     return start  # type: ignore[return-value]  # every field was read just now
+
+
+def _read_container(message: Mapping[str, object]) -> ContainerFields | None:
+    if message["container"] is None:
+        return None
+    fields = _field(message, "container", dict, "a container or nothing")
+    for name, kinds in _CONTAINER.items():
+        if type(fields.get(name)) not in kinds:
+            raise BadFrame(f"the {name} of a container is {fields.get(name)!r}")
+    return fields  # type: ignore[return-value]  # every field was looked at just now
 
 
 def _read_limits(message: Mapping[str, object]) -> dict[str, list[int]]:

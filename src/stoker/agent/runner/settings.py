@@ -56,6 +56,14 @@ class RunnerSettings:
         self.spool_bytes_max = 16 * 1024 * 1024 * 1024
         """Outputs of ended tasks beyond it: the oldest large ones are dropped. So they are on a disk nearly full."""
 
+    def bound_reached(self, tasks: int, ends: int) -> str:
+        """Return why no task is begun beside those that there are, with so many ends unsettled; empty = one may be."""
+        if tasks > self.tasks_max:
+            return f"this node's runner already holds {self.tasks_max} tasks, the most it takes"
+        if ends >= self.ends_max:
+            return f"{self.ends_max} ends of earlier tasks wait for the control plane to take them"
+        return ""
+
     def keep_within(self, files_max: int, processes_max: int = -1, processes: int = 0) -> None:
         """Lower `tasks_max` to what so many open files and processes allow, of which some exist already.
 

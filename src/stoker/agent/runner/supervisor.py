@@ -11,7 +11,7 @@ import os
 from collections import deque
 
 from stoker.agent.runner import clock
-from stoker.agent.runner.files import opened, publish_file, write_all
+from stoker.agent.runner.files import publish_file
 from stoker.agent.runner.log import complain
 from stoker.agent.runner.output import spool
 from stoker.agent.runner.output.copier import Pipes
@@ -19,19 +19,22 @@ from stoker.agent.runner.output.spool import OutputRetention, Spool
 from stoker.agent.runner.process import procfs
 from stoker.agent.runner.process.account import NOBODY, CannotStart, actor, uid_said
 from stoker.agent.runner.process.cgroup import Cgroups, TaskCgroup, TaskLimits
-from stoker.agent.runner.process.launch import (
-    FolderBound,
-    Launch,
-    answer_of,
-    cause_of,
-    own_port,
-    port_conflict,
-)
+from stoker.agent.runner.process.launch import FolderBound, Launch, answer_of, cause_of, port_conflict
 from stoker.agent.runner.process.tree import Trees
 from stoker.agent.runner.session.exec_session import surroundings_of
 from stoker.agent.runner.session.exec_sessions import ExecSessions
 from stoker.agent.runner.site_program import EPILOG, PROLOG, SitePrograms
-from stoker.agent.runner.task import ENDING, RUNNING, STARTING, WHOLE_GPU, Leases, RunnerTask, site_fields
+from stoker.agent.runner.task import (
+    ENDING,
+    RUNNING,
+    STARTING,
+    WHOLE_GPU,
+    Leases,
+    RunnerTask,
+    fields_of_end,
+    site_fields,
+    tell_place,
+)
 from stoker.agent.runner.task_output import TaskOutputs
 
 TYPE_CHECKING = False
@@ -40,16 +43,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Final
 
+    from stoker.agent.runner.container.tasks import TaskContainers
     from stoker.agent.runner.journal import Journal, StartRecord
     from stoker.agent.runner.protocol import OverFields, StartInstruction, TaskFields, WarningFields
     from stoker.agent.runner.settings import RunnerSettings
     from stoker.agent.runner.site_program import SiteProgram
 
     Watch = Callable[[int, RunnerTask], None]
+    Close = Callable[[int], None]
 
 _NOT_BEGUN: Final = "the runner was killed before it started its process"
-HOST_FILE_NAME: Final = "STOKER_HOSTFILE"
-NOTICE_FILE_NAME: Final = "STOKER_PREEMPT_FILE"
 _SIGNALS: Final = range(1, 65)
 
 
@@ -57,12 +60,7 @@ class Supervisor:
     """Every task from its start record to its end record."""
 
     def __init__(
-        self,
-        settings: RunnerSettings,
-        journal: Journal,
-        epoll: select.epoll,
-        watch: Watch,
-        close: Callable[[int], None],
+        self, settings: RunnerSettings, journal: Journal, epoll: select.epoll, watch: Watch, close: Close
     ) -> None:
         """`watch` has the loop wait for a descriptor with `epoll`, until `close` closes it. Raises OSError."""
         self._settings = settings
@@ -83,11 +81,21 @@ class Supervisor:
         self.ready: deque[RunnerTask] = deque()
         """Starts whose record is."""
         self._outputs = TaskOutputs(self.output_retention, self.trees, watch, close, self.ready.append)
+        self._containers: TaskContainers | None = None
         self._ending: dict[str, RunnerTask] = {}
         self.overs: list[OverFields] = []
         """Ends whose record isn't durable yet."""
         self.news: list[dict[str, object]] = []
         """For the agent, in order."""
+
+    @property
+    def containers(self) -> TaskContainers:
+        """The containers of tasks; made when the first is needed, since most nodes never have any."""
+        if self._containers is None:
+            from stoker.agent.runner.container.tasks import TaskContainers
+
+            self._containers = TaskContainers(self.cgroups, self.trees)
+        return self._containers
 
     # --- told by the agent --------------------------------------------------------------------------------------
 
@@ -98,13 +106,18 @@ class Supervisor:
             self._answer_known(key)
             return
         mark = f"{key}.{os.urandom(8).hex()}"
-        group = self.cgroups.group(key, TaskLimits(instruction))
+        if instruction["container"] is None:
+            group = self.cgroups.group(key, TaskLimits(instruction))
+        else:
+            group = self.containers.group(instruction)
         task = self.tasks[key] = RunnerTask(key, mark, instruction["gpus"], group)
+        if instruction["container"] is not None:
+            self.containers.begin(task, instruction["container"])
         task.gpu_share = instruction["gpu_share"]
         task.start = instruction
         self.leases.add(key, instruction["lease_ms"])
         self._journal.start(task.start_record(self._boot_id))
-        if bound := self._bound_reached():
+        if bound := self._settings.bound_reached(len(self.tasks), len(self._journal.offered)):
             self._fail(task, "never_started", bound)
         else:
             self.recorded.append(task)
@@ -141,7 +154,7 @@ class Supervisor:
 
     def _tell(self, task: RunnerTask, warning: WarningFields) -> None:
         """Tell a task that it is to go, by its file and then by a signal."""
-        path = self.output_retention.notice_file(task.key)
+        path = self.output_retention.notice_file(task.key, alone=task.container is not None)
         try:
             publish_file(path, warning["notice"])
         except OSError as error:  # the signal says it too
@@ -177,13 +190,6 @@ class Supervisor:
             self._say_running(task)
         if task.phase == ENDING:
             self.news.append({"say": "ending", "key": key})
-
-    def _bound_reached(self) -> str:
-        if len(self.tasks) > self._settings.tasks_max:
-            return f"this node's runner already holds {self._settings.tasks_max} tasks, the most it takes"
-        if len(self._journal.offered) >= self._settings.ends_max:
-            return f"{self._settings.ends_max} ends of earlier tasks wait for the control plane to take them"
-        return ""
 
     # --- launching ----------------------------------------------------------------------------------------------
 
@@ -236,8 +242,11 @@ class Supervisor:
             account.owns(workdir)
         if not self._outputs.opened(task, start, workdir, account):
             return  # it comes again
-        self._tell_place(task, start)
-        launch = Launch(start, (procfs.MARK_NAME, task.tree.mark), workdir, account, task.tree.group)
+        shown = tell_place(task, start, self.output_retention, {other.port for other in self.tasks.values()})
+        if start["container"] is None:
+            launch = Launch(start, (procfs.MARK_NAME, task.tree.mark), workdir, account, task.tree.group)
+        else:
+            launch = self.containers.launch(start, task.tree.mark, workdir, account, task.tree.group, shown)
         launch.keep_script(script_folder, start["script"])
         launch.keep_private_tmp(self.output_retention.private_tmp(task.key))
         launch.terminal = start["tty"]
@@ -253,22 +262,6 @@ class Supervisor:
         task.spool = Spool(self.output_retention.output(task.key), *limits)
         task.tree.group.make()
         self._fork(task, launch)
-
-    def _tell_place(self, task: RunnerTask, start: StartInstruction) -> None:
-        """Put into its variables where a task's processes meet, and on which machines. Raises CannotStart, OSError."""
-        if start["gang_port_max"]:
-            gang_ports = (start["gang_port_min"], start["gang_port_max"])
-            taken = {other.port for other in self.tasks.values()}
-            task.port = own_port(gang_ports, taken, int.from_bytes(os.urandom(4), "big"))
-            for prefix in ("", "PET_"):
-                start["env"][f"{prefix}MASTER_ADDR"] = "127.0.0.1"
-                start["env"][f"{prefix}MASTER_PORT"] = str(task.port)
-        start["env"][NOTICE_FILE_NAME] = self.output_retention.notice_file(task.key)
-        if start["host_file"]:
-            path = start["env"][HOST_FILE_NAME] = self.output_retention.host_file(task.key)
-            with opened(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as file:
-                os.fchmod(file, 0o644)  # its user reads it
-                write_all(file, start["host_file"].encode())
 
     def _fork(self, task: RunnerTask, launch: Launch) -> None:
         pipes = task.copier.pipes if task.copier else Pipes()
@@ -286,7 +279,7 @@ class Supervisor:
         finally:
             self.sessions.led(task, pid, terminal)
         pipes.close_task_ends()
-        task.start, task.output = None, pipes.take()
+        task.start, task.output, task.result = None, pipes.take(), launch.result
         task.epilog = self._journal.open[task.key].get("epilog")
         self.trees.add(task.tree)
         self.trees.led(task.tree, pid)
@@ -318,6 +311,7 @@ class Supervisor:
             task.cause, task.error = cause_of(reason), reason
         elif task.phase == STARTING:
             task.phase, task.started_at = RUNNING, clock.wall_ms()
+            task.tree.drains = task.container is not None
             self._say_running(task)
 
     def _say_running(self, task: RunnerTask) -> None:
@@ -338,6 +332,8 @@ class Supervisor:
             any_reaped = True
             self._outputs.reaped(pid)
             self.sessions.reaped(pid, status, now_s)
+            if self._containers is not None:
+                self._containers.reaped(pid, status)
             tree = self.trees.reaped(pid)
             if tree is not None and not self._site.reaped(tree, status, now_s):
                 self._leader_ended(self.tasks[tree.key], status, now_s)
@@ -349,6 +345,8 @@ class Supervisor:
     def _leader_ended(self, task: RunnerTask, status: int, now_s: float) -> None:
         self.hear_answer(task)
         self.sessions.leader_ended(task, status, now_s)
+        if task.container is not None:
+            self.containers.ended(task)
         task.leader_ended(status, now_s)
         self._ending[task.key] = task
 
@@ -362,7 +360,8 @@ class Supervisor:
             if not task.tree.leading:
                 killed, peak_mb = task.tree.group.memory()
                 task.oom, task.peak_memory_mb = task.oom or killed, max(task.peak_memory_mb, peak_mb)
-            if task.advance(self.trees, now_s) and self._outputs.finished(task, now_s):
+            gone = task.advance(self.trees, now_s) and self._outputs.finished(task, now_s)
+            if gone and (task.container is None or self.containers.gone(task, now_s)):
                 self._finish(task)
             else:
                 self._say_ending(task)
@@ -481,6 +480,8 @@ class Supervisor:
         """End what is left of a task, or of its prolog; its epilog may run a second time."""
         task.epilog = record.get("epilog")
         task.started_at = record["at"] if task.cause == "runner_lost" else 0
+        task.container = record.get("container")
+        task.tree.marked = task.container is not None
         task.tree.pid, task.tree.birth, task.tree.inherited = record["pid"], record["birth"], True
         self.trees.add(task.tree)
         task.kill(self.trees, clock.boot_s())
@@ -488,13 +489,5 @@ class Supervisor:
 
     def inventory(self) -> Iterator[TaskFields]:
         """Yield every open task; one whose end isn't durable yet counts as ending."""
-        for task in self.tasks.values():
-            yield task.fields
-        for over in self.overs:
-            yield {
-                "key": over["key"],
-                "phase": ENDING,
-                "gpus": over["gpus"],
-                "gpu_share": over.get("gpu_share", WHOLE_GPU),
-                "started_at": over["started_at"],
-            }
+        yield from (task.fields for task in self.tasks.values())
+        yield from map(fields_of_end, self.overs)

@@ -27,18 +27,19 @@ import os
 import signal
 
 from stoker.agent.runner import clock
+from stoker.agent.runner.process.launch import meet_here
 from stoker.agent.runner.process.tree import Tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Final
 
-    from stoker.agent.runner.journal import StartRecord
+    from stoker.agent.runner.journal import ContainerRecord, StartRecord
     from stoker.agent.runner.output.copier import Copier
-    from stoker.agent.runner.output.spool import Spool
+    from stoker.agent.runner.output.spool import OutputRetention, Spool
     from stoker.agent.runner.process.cgroup import TaskCgroup
     from stoker.agent.runner.process.tree import Trees
-    from stoker.agent.runner.protocol import EndFields, SiteFields, StartInstruction, TaskFields
+    from stoker.agent.runner.protocol import EndFields, OverFields, SiteFields, StartInstruction, TaskFields
 
 STARTING: Final = "starting"
 RUNNING: Final = "running"
@@ -57,6 +58,8 @@ LEFTOVER_GRACE_S: Final = 2.0
 _RECHECK_FIRST_S: Final = 0.005
 _RECHECK_MAX_S: Final = 1.0
 NEVER: Final = float("inf")
+HOST_FILE_NAME: Final = "STOKER_HOSTFILE"
+NOTICE_FILE_NAME: Final = "STOKER_PREEMPT_FILE"
 WHOLE_GPU: Final = 1_000
 """Thousandths of a GPU that make one."""
 
@@ -85,6 +88,12 @@ class RunnerTask:
         self.copier: Copier | None = None
         """When its output also goes to a file of its user's."""
         self.spool: Spool | None = None
+        self.container: ContainerRecord | None = None
+        """The container that it is. None = it is a process."""
+        self.container_gone = False
+        """It is proved that no container of it is left."""
+        self.result = -1
+        """What the client of its container says at its end."""
         self.port = 0
         """Where its processes meet, if that was chosen here."""
         self.status: int | None = None
@@ -124,6 +133,8 @@ class RunnerTask:
         }
         if self.gpu_share != WHOLE_GPU:
             record["gpu_share"] = self.gpu_share
+        if self.container is not None:
+            record["container"] = self.container
         if self.start is not None and self.start["prolog"]:
             record["prolog"] = True
         if self.start is not None and self.start["epilog"]:
@@ -208,10 +219,12 @@ class RunnerTask:
         if self.phase != ENDING:
             self.cause, self.error = "lease_ended", words
         self._enter(KILLED, now_s, now_s)
+        self.tree.spare_client(now_s)
 
     def kill(self, trees: Trees, now_s: float) -> None:
         """Kill the whole tree: its grace is over, or its runner, and with that the leader's exit code, was lost."""
         self._enter(KILLED, now_s, now_s)
+        self.tree.spare_client(now_s)
         trees.kill(self.tree)
 
     def advance(self, trees: Trees, now_s: float) -> bool:
@@ -244,6 +257,33 @@ class RunnerTask:
         self.step_until_s = until_s
         self.recheck_s = _RECHECK_FIRST_S
         self.check_s = now_s + _RECHECK_FIRST_S if step else now_s
+
+
+def tell_place(task: RunnerTask, start: StartInstruction, files: OutputRetention, taken: set[int]) -> list[str]:
+    """Put into its variables where a task's processes meet, and on which machines; return the paths in them.
+
+    `taken`: ports of the other tasks. Raises CannotStart, OSError.
+    """
+    if start["gang_port_max"]:
+        task.port = meet_here(start, taken, int.from_bytes(os.urandom(4), "big"))
+    notice = files.notice_file(task.key, alone=task.container is not None)
+    start["env"][NOTICE_FILE_NAME], paths = notice, [os.path.dirname(notice)]
+    if start["host_file"]:
+        start["env"][HOST_FILE_NAME] = files.write_host_file(task.key, start["host_file"])
+        paths.append(start["env"][HOST_FILE_NAME])
+    return paths
+
+
+def fields_of_end(over: OverFields) -> TaskFields:
+    """Return a task whose end isn't durable yet, which counts as ending."""
+    share = over.get("gpu_share", WHOLE_GPU)
+    return {
+        "key": over["key"],
+        "phase": ENDING,
+        "gpus": over["gpus"],
+        "gpu_share": share,
+        "started_at": over["started_at"],
+    }
 
 
 def site_fields(start: StartInstruction, path: str) -> SiteFields:

@@ -193,6 +193,7 @@ def _node_view(control: ControlPlane, node: Node, sees: Sights, now: Instant) ->
         fault=inventory.fault,
         limits=inventory.limits,
         gpu_fault=inventory.gpu_fault,
+        containers_fault=inventory.containers_fault,
         shares_gpus=inventory.shares_gpus,
         mps=inventory.mps,
         unenforced=inventory.unenforced,

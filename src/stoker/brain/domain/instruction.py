@@ -8,6 +8,7 @@ from typing import Final
 
 import msgspec
 
+from stoker.brain.domain.container import ContainerOptions
 from stoker.brain.domain.gpu import WHOLE_GPU
 from stoker.brain.domain.ids import Epoch, GpuUuid, JobId
 from stoker.brain.domain.job import CommandLine, StopCause, TextEncoding
@@ -66,6 +67,10 @@ class Start(msgspec.Struct, frozen=True, kw_only=True, tag="start"):
     """Its standard streams are a terminal, which the node keeps for its whole life."""
     stays: bool = False
     """It goes on though nobody is connected to its terminal."""
+    image: str = ""
+    """Run it in a container of this image. Empty = as a process, unless the node puts every job into one."""
+    container: ContainerOptions | None = None
+    """What the job says of its container. None = nothing."""
 
     def __repr__(self) -> str:
         return f"Start({self.key}, epoch {self.epoch})"  # its environment may hold secrets

@@ -14,6 +14,7 @@ import msgspec
 
 from stoker.brain.domain.allocation import TaskPlacement
 from stoker.brain.domain.array import ArraySpec, Members, contains, member_id
+from stoker.brain.domain.container import ContainerOptions
 from stoker.brain.domain.demand import Demand, JobClass, Shape
 from stoker.brain.domain.dependency import Dependency
 from stoker.brain.domain.ids import (
@@ -127,6 +128,8 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Whether it may be stopped and requeued for a job of strictly higher base priority."""
     checkpoint_ms: int = 0
     """How often it writes a checkpoint into its checkpoint folder, from which it goes on. 0 = it keeps none."""
+    container: ContainerOptions | None = None
+    """Of a job with an image; None = it says nothing, or has none."""
     warn: WarnSignal | None = None
     """The signal before its GPUs are taken back and before its time limit. None = the terminate signal alone."""
     tty: bool = False
@@ -146,6 +149,9 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         Costs: two microseconds, and one more for each dozen of variables and arguments.
         """
         texts = [self.name, self.workdir, self.image, self.comment, self.output, self.error, self.script]
+        if self.container is not None:
+            for mount in self.container.mounts:
+                texts += (mount.source, mount.target)
         texts += self.env
         texts += self.env.values()
         if self.labels:

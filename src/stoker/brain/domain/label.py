@@ -18,7 +18,7 @@ from typing import Final, Literal
 import msgspec
 
 from stoker.brain.domain.errors import StokerError, refusal_error
-from stoker.brain.domain.node import Node
+from stoker.brain.domain.node import CONTAINER, Node
 
 JOB_LABELS_MAX: Final = 32
 """Labels of one job: every list that selects by them looks at them all."""
@@ -41,6 +41,9 @@ NO_SCRIPTS: Final = "none"
 JOB_GPU_SHARES: Final = "stoker.io/job-gpu-shares"
 """Key of a label that is `none` on a node whose agent is older than shares of a GPU; else absent."""
 NO_GPU_SHARES: Final = "none"
+CONTAINERS: Final = "stoker.io/containers"
+"""Key of a label that is `yes` on a node that runs jobs with an image; else absent."""
+RUNS_CONTAINERS: Final = "yes"
 NO_SCHEDULE: Final = "NoSchedule"
 _NAME: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?")
 _NOT_IN_NAME: Final = re.compile(r"[^A-Za-z0-9._-]")
@@ -294,7 +297,7 @@ def label_value(text: str) -> str:
 def labels_of(node: Node) -> dict[str, str]:
     """Return every label of a node that a selector may ask for (B3, B4), in a new dictionary."""
     labels = labels_set_on(node.inventory.labels, node.labels)
-    for key in (HOSTNAME, GPU_MODEL, JOBS_AS, JOB_TEXTS, JOB_SCRIPTS, JOB_GPU_SHARES):
+    for key in (HOSTNAME, GPU_MODEL, JOBS_AS, JOB_TEXTS, JOB_SCRIPTS, JOB_GPU_SHARES, CONTAINERS):
         labels.pop(key, None)
         own = label_of(node, key)
         if own is not None:
@@ -316,6 +319,8 @@ def label_of(node: Node, key: str) -> str | None:
         return None if node.inventory.keeps_scripts else NO_SCRIPTS
     if key == JOB_GPU_SHARES:
         return None if node.inventory.shares_gpus else NO_GPU_SHARES
+    if key == CONTAINERS:
+        return RUNS_CONTAINERS if CONTAINER in node.inventory.executors else None
     if key in node.labels:
         return node.labels[key]
     return node.inventory.labels.get(key)

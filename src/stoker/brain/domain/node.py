@@ -17,6 +17,8 @@ NODE_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,63}")
 NODE_GLOB: Final = re.compile(r"[A-Za-z0-9._*?-]{1,63}")
 """A name, or a pattern of names with `*` and `?`."""
 ROOT: Final = "root"
+CONTAINER: Final = "container"
+"""Kind of executor."""
 UNREAD_MAX: Final = 1_024
 CPUS_PER_GPU: Final = 4
 MEMORY_MB_PER_GPU: Final = 32 * 1024
@@ -62,6 +64,9 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     taints: tuple[str, ...] = ()
     """Each as `key=value:NoSchedule` or `key:NoSchedule`."""
     executors: tuple[str, ...] = ("process",)
+    """How it runs jobs now: as processes, in containers, or both."""
+    containers_fault: str = ""
+    """Why it runs no containers although it is set up to, in words. Empty = it does, or isn't."""
     simulated: bool = False
     """True when its GPUs, CPUs and memory are scripted rather than found."""
     version: str = ""

@@ -28,6 +28,7 @@ class ReasonCode(StrEnum):
     NODES_PAUSED = "nodes_paused"
     NO_FITTING_NODE = "no_fitting_node"
     NO_SELECTED_NODE = "no_selected_node"
+    NO_CONTAINER_NODE = "no_container_node"
     TENANT_LIMIT = "tenant_limit"
     POOL_LIMIT = "pool_limit"
     GUARANTEE_KEPT = "guarantee_kept"
@@ -51,6 +52,7 @@ class ReasonCode(StrEnum):
     NODE_SILENT = "node_silent"
     NODE_AWAITED = "node_awaited"
     NODE_FAULTY = "node_faulty"
+    PREPARING = "preparing"
     ENDING = "ending"
     # why a job ended
     EXITED = "exited"
@@ -176,6 +178,10 @@ _SENTENCES: Final[dict[ReasonCode, tuple[str, str]]] = {
         "`stoker node list -o wide` shows labels and taints; change `--where`, `--exclude`, `--partition`, or add "
         "`--tolerate`; which nodes a tenant may use is an admin's to say (`stoker tenant set --nodes`)",
     ),
+    ReasonCode.NO_CONTAINER_NODE: (
+        "it has an image, and no node runs containers now{fault}",
+        "it starts once a node's container engine answers; `stoker node show NODE` says what is wrong with one",
+    ),
     ReasonCode.TENANT_LIMIT: (
         "tenant {tenant} uses {used} of at most {limit} {what}, and this asks for {asked} more",
         "it starts when jobs of that tenant end; `stoker tenant show` tells its limits, and an admin may raise them",
@@ -205,6 +211,10 @@ _SENTENCES: Final[dict[ReasonCode, tuple[str, str]]] = {
         "its node {node} can neither start nor end tasks: {fault}{unknown}",
         "mend that node (a stopped runner goes on with `kill -CONT`); what it was told and what ended there follows by "
         "itself once it can",
+    ),
+    ReasonCode.PREPARING: (
+        "its node {node} {text}, and starts it then{more}",
+        "nothing to do: it starts once that is done; a pull is given up when it stalls, and the job starts elsewhere",
     ),
     ReasonCode.ENDING: (
         "{ends}; its processes are gone by {until} at the latest, if its nodes can be reached{then}",

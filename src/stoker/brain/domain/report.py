@@ -70,6 +70,14 @@ class Started(msgspec.Struct, frozen=True, kw_only=True, tag="started"):
     pid: int
 
 
+class Preparation(msgspec.Struct, frozen=True, kw_only=True):
+    """Work for a task before it starts on its node, such as the pull of its image, in words for people."""
+
+    key: TaskKey
+    text: str
+    """For people."""
+
+
 class Beat(msgspec.Struct, frozen=True, kw_only=True, tag="beat"):
     """Heartbeat of a node; `ending` has the tasks whose leader has ended while part of their process tree runs."""
 
@@ -83,6 +91,8 @@ class Beat(msgspec.Struct, frozen=True, kw_only=True, tag="beat"):
     """Figures that no beat before had."""
     gpus_age_ms: int = 0
     """How old these are."""
+    preparing: tuple[Preparation, ...] = ()
+    """Tasks that wait for something on their node."""
 
 
 def sum_of(tasks: Iterable[TaskKey]) -> int:

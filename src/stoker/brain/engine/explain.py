@@ -1,6 +1,7 @@
 """Reasons why shapes wait for which a pass found no place.
 
 Rules: X1  no node ever registered: `no_nodes`; none that is selected: `no_selected_node`
+       X9  none that is selected, since no node runs containers now: `no_container_node`
        X2  not even all selected nodes ever registered would hold it: `no_fitting_node`
        X3  the selected nodes that are ready wouldn't hold it even if they were empty: `gpus_unread` where GPUs would
            help that they have and can't read, `nodes_paused` where they would together with those in a pause, else
@@ -20,6 +21,7 @@ from stoker.brain.domain.demand import Demand, Shape
 from stoker.brain.domain.errors import Facts
 from stoker.brain.domain.gpu import gpus_number
 from stoker.brain.domain.ids import NodeName
+from stoker.brain.domain.label import CONTAINERS, label_of
 from stoker.brain.domain.node import Free
 from stoker.brain.domain.plan import Reservation
 from stoker.brain.domain.policy import Policy
@@ -59,6 +61,9 @@ def none_selected(view: View, shape: Shape) -> Reason:
     """Return why no node is selected (X1)."""
     if not view.nodes:
         return Reason(ReasonCode.NO_NODES)
+    wants_container = any(each.key == CONTAINERS for each in shape.where.require)
+    if wants_container and not any(label_of(node, CONTAINERS) for node in view.nodes.values()):
+        return _no_container_node(view)
     asked = [where_text(shape.where)]
     partition = view.partitions.get(shape.partition)
     if partition is not None:
@@ -104,6 +109,15 @@ class Deciding:
 
     def __init__(self) -> None:
         self.shape: Shape | None = None
+
+
+def _no_container_node(view: View) -> Reason:
+    """Return why no node runs containers, with the words of the first that would (X9)."""
+    names = sorted(name for name, node in view.nodes.items() if node.inventory.containers_fault)
+    if not names:
+        return Reason(ReasonCode.NO_CONTAINER_NODE, {"fault": ""})
+    words = f": node {names[0]} would, but {view.nodes[names[0]].inventory.containers_fault[:_ASKED_MAX]}"
+    return Reason(ReasonCode.NO_CONTAINER_NODE, {"fault": words, "node": names[0], "nodes": len(names)})
 
 
 class WaitExplanation:

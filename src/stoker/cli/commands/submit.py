@@ -155,7 +155,21 @@ _options: Final = with_options(
     # the command
     click.option("--name", help="For people. [default: the program's]"),
     click.option("--visible", type=click.Choice(["uuid", "index"]), help="How CUDA_VISIBLE_DEVICES names GPUs."),
-    click.option("--image", hidden=True, help="Run it in this container image."),  # no node can run one yet
+    click.option("--image", metavar="I", help="Run it in a container of this image: ghcr.io/team/train:3."),
+    click.option(
+        "--mount",
+        "mounts",
+        metavar="SRC:DST[:ro]",
+        multiple=True,
+        help="Let the container see a path of the node, if that allows it; may be repeated.",
+    ),
+    click.option(
+        "--shm-size", metavar="SIZE", help="Shared memory of the container, such as 16GiB. [default: the node's]"
+    ),
+    click.option(
+        "--network", type=click.Choice(["host", "bridge", "none"]), help="Network of the container. [default: host]"
+    ),
+    click.option("--entrypoint", metavar="PROG", help="Instead of the image's; '' = none."),
     click.option("--env", "variables", metavar="K=V", multiple=True, help="One variable; may be repeated."),
     click.option(
         "--secret",
@@ -168,9 +182,9 @@ _options: Final = with_options(
         "--export",
         "ALL|NONE|NAMES",
         "Variables to send: all, none (nor the working directory), NAME,NAME or NAME=VALUE; ALL,X=1 too. [default: "
-        f"{', '.join(SENT)}]",
+        f"{', '.join(SENT)}; with --image none]",
     ),
-    click.option("--workdir", metavar="DIR", help="Where it runs. [default: here]"),
+    click.option("--workdir", metavar="DIR", help="Where it runs. [default: here; with --image where that says]"),
     click.option(
         "--output", metavar="F", help="File on the node for what it writes, from where it runs: %j id, %A_%a member."
     ),
@@ -353,7 +367,7 @@ def job_body(
         body["begin"] = begin_here(given["begin"])  # U4
     said_gpus = [None if body.pop(name, None) is None else str(given[name]) for name in ("gpu_count", "gpu_share")]
     body |= _gpus(*said_gpus)
-    for field, word in (("gpu_memory_mb", "gpu_memory"), ("memory_mb", "memory")):
+    for field, word in (("gpu_memory_mb", "gpu_memory"), ("memory_mb", "memory"), ("shm_mb", "shm_size")):
         if given.get(word) is not None:
             body[field] = parse_memory_mb(given[word])
     if given.get("label_words"):
@@ -369,11 +383,14 @@ def job_body(
     body["command"] = _command(words) if script is None else list(words)
     exported = (given.get("export") or "").split(",")
     named = _secrets(given.get("secret_names") or ())
-    sent = {name: value for name, value in _sent(exported, environ).items() if name not in named}
+    sent = {
+        name: value for name, value in _sent(exported, environ, image=given.get("image")).items() if name not in named
+    }
     body["env"] = sent | _spoken(given.get("variables") or ())
     if named:
         body["secrets"] = named
     nothing = any(word.upper() == "NONE" for word in exported)
+    nothing = nothing or bool(given.get("image"))  # the image has its own
     body["workdir"] = _absolute(given["workdir"], here) if given.get("workdir") else "" if nothing else here()
     return JobBody(**_as_typed(body))
 
@@ -427,8 +444,8 @@ def _absolute(folder: str, here: Callable[[], str]) -> str:
     return folder if os.path.isabs(folder) else os.path.normpath(os.path.join(here(), folder))
 
 
-def _sent(words: list[str], environ: "Mapping[str, str]") -> dict[str, str]:
-    """The caller's variables that travel (U3), by the words of --export."""
+def _sent(words: list[str], environ: "Mapping[str, str]", *, image: object = None) -> dict[str, str]:
+    """The caller's variables that travel (U3), by the words of --export. An image has its own PATH."""
     names = [word for word in words if word]
     groups = {word.upper() for word in names} & {"ALL", "NONE"}
     if len(groups) > 1:
@@ -438,7 +455,7 @@ def _sent(words: list[str], environ: "Mapping[str, str]") -> dict[str, str]:
         said = f"not set here: {', '.join(missing)}; a value with commas in it is given with --env"
         raise click.BadParameter(said, param_hint="--export")
     sent = _all(environ) if "ALL" in groups else {}
-    if not (groups or names):
+    if not (groups or names or image):
         sent = _spoken([f"{name}={environ[name]}" for name in SENT if name in environ])
     return sent | _spoken([word if "=" in word else f"{word}={environ[word]}" for word in names], "--export")
 

@@ -230,6 +230,8 @@ def _said_pairs(job: "JobView") -> Pairs:
         "labels": labels_of(job),
         "comment": job.comment,
         "lost after": _silence_text(job.lost_after_ms),
+        "mounts": ", ".join(job.mounts),
+        "shared memory": f"{job.shm_mb} MiB" if job.shm_mb else "",
         "preemptible": "by jobs of a higher priority" if job.preemptible else "",
         "checkpoint": f"every {duration(job.checkpoint_ms)}" if job.checkpoint_ms else "",
         "encoding": "" if job.encoding == "utf-8" else job.encoding.value,

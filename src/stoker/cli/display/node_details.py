@@ -110,6 +110,7 @@ def node_pairs(node: "NodeView") -> "Iterator[tuple[str, object]]":
     yield "memory", f"{node.free.memory_mb} of {node.memory_mb} MiB free"
     yield from _labels_and_taints(node)
     yield "runs", ", ".join(node.executors)
+    yield "containers", node.containers_fault
     yield "jobs run as", account_of(node)
     yield "sharing", f"MPS at {node.mps}" if node.mps else "cooperative: without MPS only programs keep to their shares"
     if node.unenforced:

@@ -38,14 +38,14 @@ SNAPSHOT_OLD_S: Final = 600.0
 NAMES_MAX: Final = 5
 JOBS_MAX: Final = 1_000
 SAMPLES_MAX: Final = 200_000
-_CANT_RUN: Final = {
+_CANT_RUN: Final = {  # nothing that is here now could run such a job
     ReasonCode.NO_NODES: "start an agent: `stoker agent -c agent.yaml`",
     ReasonCode.NODES_UNAVAILABLE: "bring those nodes back, or end their drain",
     ReasonCode.GPUS_UNREAD: "mend the driver of those nodes",
     ReasonCode.NO_FITTING_NODE: "cancel them, or add a larger node",
     ReasonCode.NO_SELECTED_NODE: "change what they select, or label a node",
+    ReasonCode.NO_CONTAINER_NODE: "see to the container engines of those nodes: `stoker node show NODE`",
 }
-"""Nothing that is here now could run such a job."""
 
 
 class NodeRow(msgspec.Struct, kw_only=True):

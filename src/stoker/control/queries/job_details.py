@@ -20,6 +20,7 @@ from stoker.brain.domain.job import Job
 from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.reason import Reason, ReasonCode
 from stoker.brain.domain.sight import Sight
+from stoker.brain.domain.units import counted
 from stoker.brain.state.arrays import Tally, member_counts
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.validation.lookups import find_job
@@ -48,11 +49,23 @@ def job_details(control: ControlPlane, job: Job) -> JobDetails:
     tally = None if job.members is None else state.indexes.arrays.get(job.id)
     if job.members is not None and tally is None:
         return _forgotten(job)
-    reason = shown_reason(state, job, control.loop.planned_reason)
+    reason = shown_reason(state, job, control.loop.planned_reason) or _preparing(control, job)
     members = None if tally is None else members_view(member_counts(job, tally))
     shown = JobDetails(job, state.shown_state(job), reason, members)
     planned = reservation_of(control, job)
     return shown if planned is None else shown._replace(reservation=planned)
+
+
+def _preparing(control: ControlPlane, job: Job) -> Reason | None:
+    """Return what a node still does for a job that it is to start; None = nothing that it says."""
+    if job.state is not JobState.STARTING or control.nodes is None:
+        return None
+    said = control.nodes.preparations(job.id)
+    if not said:
+        return None
+    node, first = said[0]
+    more = f"; {counted(len(said) - 1, 'other task')} of it {'waits' if len(said) == 2 else 'wait'} too"
+    return Reason(ReasonCode.PREPARING, {"node": node, "text": first.text, "more": more if len(said) > 1 else ""})
 
 
 def job_details_for(control: ControlPlane, caller: Caller, job: Job) -> JobDetails:

@@ -228,6 +228,7 @@ class RegisterRequest(_message.Message):
     WITHHELD_FIELD_NUMBER: _builtins.int
     MPS_FIELD_NUMBER: _builtins.int
     UNENFORCED_FIELD_NUMBER: _builtins.int
+    CONTAINERS_FAULT_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     boot_id: _builtins.str
     address: _builtins.str
@@ -259,6 +260,8 @@ class RegisterRequest(_message.Message):
     """Pipe folder of NVIDIA's MPS, which bounds what a sharer takes. Empty = none."""
     unenforced: _builtins.str
     """What it can't hold tasks to, since it lacks a cgroup or a controller. Empty = it holds them to all their limits."""
+    containers_fault: _builtins.str
+    """Why it runs no containers although it is set up to. Empty = it does, or isn't."""
     @_builtins.property
     def gpus(self) -> _containers.RepeatedCompositeFieldContainer[Global___Gpu]: ...
     @_builtins.property
@@ -305,10 +308,11 @@ class RegisterRequest(_message.Message):
         withheld: _abc.Iterable[Global___Gpu] | None = ...,
         mps: _builtins.str = ...,
         unenforced: _builtins.str = ...,
+        containers_fault: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "address", b"address", "agent_uid", b"agent_uid", "allow_root", b"allow_root", "boot_id", b"boot_id", "conditions", b"conditions", "cpus", b"cpus", "executors", b"executors", "fault", b"fault", "gpu_fault", b"gpu_fault", "gpus", b"gpus", "keeps_leases", b"keeps_leases", "keeps_scripts", b"keeps_scripts", "labels", b"labels", "limits", b"limits", "memory_mb", b"memory_mb", "mps", b"mps", "node", b"node", "reads_latin_1", b"reads_latin_1", "shares_gpus", b"shares_gpus", "simulated", b"simulated", "taints", b"taints", "unenforced", b"unenforced", "version", b"version", "withheld", b"withheld"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "address", b"address", "agent_uid", b"agent_uid", "allow_root", b"allow_root", "boot_id", b"boot_id", "conditions", b"conditions", "containers_fault", b"containers_fault", "cpus", b"cpus", "executors", b"executors", "fault", b"fault", "gpu_fault", b"gpu_fault", "gpus", b"gpus", "keeps_leases", b"keeps_leases", "keeps_scripts", b"keeps_scripts", "labels", b"labels", "limits", b"limits", "memory_mb", b"memory_mb", "mps", b"mps", "node", b"node", "reads_latin_1", b"reads_latin_1", "shares_gpus", b"shares_gpus", "simulated", b"simulated", "taints", b"taints", "unenforced", b"unenforced", "version", b"version", "withheld", b"withheld"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -472,6 +476,7 @@ class Beat(_message.Message):
     AT_FIELD_NUMBER: _builtins.int
     GPUS_FIELD_NUMBER: _builtins.int
     GPUS_AGE_MS_FIELD_NUMBER: _builtins.int
+    PREPARING_FIELD_NUMBER: _builtins.int
     sequence: _builtins.int
     tasks_sum: _builtins.int
     """A sum of the keys of all tasks that may have processes on this node. Absent = an older agent, which doesn't say."""
@@ -484,6 +489,10 @@ class Beat(_message.Message):
     def gpus(self) -> _containers.RepeatedCompositeFieldContainer[Global___GpuReading]:
         """Figures that no beat before had, and how old they are."""
 
+    @_builtins.property
+    def preparing(self) -> _containers.RepeatedCompositeFieldContainer[Global___Preparation]:
+        """What is done for tasks before they start, such as the pull of an image."""
+
     def __init__(
         self,
         *,
@@ -493,10 +502,11 @@ class Beat(_message.Message):
         at: _builtins.int = ...,
         gpus: _abc.Iterable[Global___GpuReading] | None = ...,
         gpus_age_ms: _builtins.int = ...,
+        preparing: _abc.Iterable[Global___Preparation] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_tasks_sum", b"_tasks_sum", "tasks_sum", b"tasks_sum"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_tasks_sum", b"_tasks_sum", "at", b"at", "ending", b"ending", "gpus", b"gpus", "gpus_age_ms", b"gpus_age_ms", "sequence", b"sequence", "tasks_sum", b"tasks_sum"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_tasks_sum", b"_tasks_sum", "at", b"at", "ending", b"ending", "gpus", b"gpus", "gpus_age_ms", b"gpus_age_ms", "preparing", b"preparing", "sequence", b"sequence", "tasks_sum", b"tasks_sum"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__tasks_sum: _TypeAlias = _typing.Literal["tasks_sum"]  # noqa: Y015
     _WhichOneofArgType__tasks_sum: _TypeAlias = _typing.Literal["_tasks_sum", b"_tasks_sum"]  # noqa: Y015
@@ -555,6 +565,30 @@ class GpuReading(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__utilization_percent) -> _WhichOneofReturnType__utilization_percent | None: ...
 
 Global___GpuReading: _TypeAlias = GpuReading  # noqa: Y015
+
+@_typing.final
+class Preparation(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    KEY_FIELD_NUMBER: _builtins.int
+    TEXT_FIELD_NUMBER: _builtins.int
+    text: _builtins.str
+    """For people."""
+    @_builtins.property
+    def key(self) -> Global___TaskKey: ...
+    def __init__(
+        self,
+        *,
+        key: Global___TaskKey | None = ...,
+        text: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["key", b"key", "text", b"text"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Preparation: _TypeAlias = Preparation  # noqa: Y015
 
 @_typing.final
 class AgentReport(_message.Message):
@@ -634,6 +668,8 @@ class Start(_message.Message):
     GPU_SHARE_FIELD_NUMBER: _builtins.int
     TTY_FIELD_NUMBER: _builtins.int
     STAYS_FIELD_NUMBER: _builtins.int
+    IMAGE_FIELD_NUMBER: _builtins.int
+    CONTAINER_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     shell: _builtins.str
     """Exactly one of the two."""
@@ -666,6 +702,8 @@ class Start(_message.Message):
     """Its standard streams are a terminal."""
     stays: _builtins.bool
     """It goes on though nobody is connected to its terminal."""
+    image: _builtins.str
+    """Run it in a container of this image; `shell` and `argv` may then both be missing. Empty = as a process."""
     @_builtins.property
     def key(self) -> Global___TaskKey: ...
     @_builtins.property
@@ -674,6 +712,10 @@ class Start(_message.Message):
     def env(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
     @_builtins.property
     def gpus(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
+    @_builtins.property
+    def container(self) -> Global___Container:
+        """What the job says of its container. Absent = nothing."""
+
     def __init__(
         self,
         *,
@@ -701,14 +743,73 @@ class Start(_message.Message):
         gpu_share: _builtins.int = ...,
         tty: _builtins.bool = ...,
         stays: _builtins.bool = ...,
+        image: _builtins.str = ...,
+        container: Global___Container | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["key", b"key"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["container", b"container", "key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["append", b"append", "argv", b"argv", "cpus", b"cpus", "encoding", b"encoding", "env", b"env", "epoch", b"epoch", "error", b"error", "gang_port_max", b"gang_port_max", "gang_port_min", b"gang_port_min", "gpu_share", b"gpu_share", "gpus", b"gpus", "host_file", b"host_file", "key", b"key", "lease_ms", b"lease_ms", "memory_mb", b"memory_mb", "output", b"output", "probe_port", b"probe_port", "script", b"script", "shell", b"shell", "stays", b"stays", "tenant", b"tenant", "tty", b"tty", "user", b"user", "workdir", b"workdir"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["append", b"append", "argv", b"argv", "container", b"container", "cpus", b"cpus", "encoding", b"encoding", "env", b"env", "epoch", b"epoch", "error", b"error", "gang_port_max", b"gang_port_max", "gang_port_min", b"gang_port_min", "gpu_share", b"gpu_share", "gpus", b"gpus", "host_file", b"host_file", "image", b"image", "key", b"key", "lease_ms", b"lease_ms", "memory_mb", b"memory_mb", "output", b"output", "probe_port", b"probe_port", "script", b"script", "shell", b"shell", "stays", b"stays", "tenant", b"tenant", "tty", b"tty", "user", b"user", "workdir", b"workdir"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Start: _TypeAlias = Start  # noqa: Y015
+
+@_typing.final
+class Container(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MOUNTS_FIELD_NUMBER: _builtins.int
+    SHM_MB_FIELD_NUMBER: _builtins.int
+    NETWORK_FIELD_NUMBER: _builtins.int
+    ENTRYPOINT_FIELD_NUMBER: _builtins.int
+    shm_mb: _builtins.int
+    network: _builtins.str
+    entrypoint: _builtins.str
+    """Absent = the image's; empty = none."""
+    @_builtins.property
+    def mounts(self) -> _containers.RepeatedCompositeFieldContainer[Global___Mount]: ...
+    def __init__(
+        self,
+        *,
+        mounts: _abc.Iterable[Global___Mount] | None = ...,
+        shm_mb: _builtins.int = ...,
+        network: _builtins.str = ...,
+        entrypoint: _builtins.str | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_entrypoint", b"_entrypoint", "entrypoint", b"entrypoint"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_entrypoint", b"_entrypoint", "entrypoint", b"entrypoint", "mounts", b"mounts", "network", b"network", "shm_mb", b"shm_mb"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__entrypoint: _TypeAlias = _typing.Literal["entrypoint"]  # noqa: Y015
+    _WhichOneofArgType__entrypoint: _TypeAlias = _typing.Literal["_entrypoint", b"_entrypoint"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__entrypoint) -> _WhichOneofReturnType__entrypoint | None: ...
+
+Global___Container: _TypeAlias = Container  # noqa: Y015
+
+@_typing.final
+class Mount(_message.Message):
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SOURCE_FIELD_NUMBER: _builtins.int
+    TARGET_FIELD_NUMBER: _builtins.int
+    READ_ONLY_FIELD_NUMBER: _builtins.int
+    source: _builtins.str
+    target: _builtins.str
+    read_only: _builtins.bool
+    def __init__(
+        self,
+        *,
+        source: _builtins.str = ...,
+        target: _builtins.str = ...,
+        read_only: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["read_only", b"read_only", "source", b"source", "target", b"target"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Mount: _TypeAlias = Mount  # noqa: Y015
 
 @_typing.final
 class StopNotice(_message.Message):

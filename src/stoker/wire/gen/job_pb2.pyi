@@ -199,6 +199,10 @@ class NewJob(_message.Message):
     PREEMPTIBLE_FIELD_NUMBER: _builtins.int
     CHECKPOINT_FIELD_NUMBER: _builtins.int
     SIGNAL_FIELD_NUMBER: _builtins.int
+    MOUNTS_FIELD_NUMBER: _builtins.int
+    SHM_MB_FIELD_NUMBER: _builtins.int
+    NETWORK_FIELD_NUMBER: _builtins.int
+    ENTRYPOINT_FIELD_NUMBER: _builtins.int
     GPU_SHARE_FIELD_NUMBER: _builtins.int
     TTY_FIELD_NUMBER: _builtins.int
     DETACHED_FIELD_NUMBER: _builtins.int
@@ -251,6 +255,11 @@ class NewJob(_message.Message):
     """How often it writes a checkpoint, from which it goes on: `10m`."""
     signal: _builtins.str
     """A warning before its end: `USR1@90` = USR1, 90 s before the terminate signal."""
+    shm_mb: _builtins.int
+    network: _builtins.str
+    """`host`, `bridge` or `none`."""
+    entrypoint: _builtins.str
+    """Instead of the image's; empty = none."""
     gpu_share: _builtins.float
     """Part of one GPU that each task needs, such as 0.25. Left out = its GPUs are its own."""
     tty: _builtins.bool
@@ -284,6 +293,10 @@ class NewJob(_message.Message):
     @_builtins.property
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]:
         """To find it by, in the syntax of Kubernetes' labels."""
+
+    @_builtins.property
+    def mounts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """What its container sees of the node: `/data/imagenet:/data:ro`."""
 
     def __init__(
         self,
@@ -331,13 +344,17 @@ class NewJob(_message.Message):
         preemptible: _builtins.bool = ...,
         checkpoint: _builtins.str | None = ...,
         signal: _builtins.str | None = ...,
+        mounts: _abc.Iterable[_builtins.str] | None = ...,
+        shm_mb: _builtins.int = ...,
+        network: _builtins.str | None = ...,
+        entrypoint: _builtins.str | None = ...,
         gpu_share: _builtins.float | None = ...,
         tty: _builtins.bool = ...,
         detached: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_array", b"_array", "_begin", b"_begin", "_checkpoint", b"_checkpoint", "_comment", b"_comment", "_cpus", b"_cpus", "_encoding", b"_encoding", "_error", b"_error", "_gpu_model", b"_gpu_model", "_gpu_share", b"_gpu_share", "_image", b"_image", "_job_class", b"_job_class", "_lost_after", b"_lost_after", "_name", b"_name", "_output", b"_output", "_partition", b"_partition", "_requeue", b"_requeue", "_script", b"_script", "_shell", b"_shell", "_signal", b"_signal", "_tasks", b"_tasks", "_tenant", b"_tenant", "_time_limit", b"_time_limit", "_user", b"_user", "_visible", b"_visible", "_where", b"_where", "_workdir", b"_workdir", "array", b"array", "begin", b"begin", "checkpoint", b"checkpoint", "comment", b"comment", "cpus", b"cpus", "encoding", b"encoding", "error", b"error", "gpu_model", b"gpu_model", "gpu_share", b"gpu_share", "image", b"image", "job_class", b"job_class", "lost_after", b"lost_after", "name", b"name", "output", b"output", "partition", b"partition", "priority", b"priority", "priority_word", b"priority_word", "requeue", b"requeue", "script", b"script", "shell", b"shell", "signal", b"signal", "tasks", b"tasks", "tenant", b"tenant", "time_limit", b"time_limit", "urgency", b"urgency", "user", b"user", "visible", b"visible", "where", b"where", "workdir", b"workdir"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_array", b"_array", "_begin", b"_begin", "_checkpoint", b"_checkpoint", "_comment", b"_comment", "_cpus", b"_cpus", "_encoding", b"_encoding", "_entrypoint", b"_entrypoint", "_error", b"_error", "_gpu_model", b"_gpu_model", "_gpu_share", b"_gpu_share", "_image", b"_image", "_job_class", b"_job_class", "_lost_after", b"_lost_after", "_name", b"_name", "_network", b"_network", "_output", b"_output", "_partition", b"_partition", "_requeue", b"_requeue", "_script", b"_script", "_shell", b"_shell", "_signal", b"_signal", "_tasks", b"_tasks", "_tenant", b"_tenant", "_time_limit", b"_time_limit", "_user", b"_user", "_visible", b"_visible", "_where", b"_where", "_workdir", b"_workdir", "array", b"array", "begin", b"begin", "checkpoint", b"checkpoint", "comment", b"comment", "cpus", b"cpus", "encoding", b"encoding", "entrypoint", b"entrypoint", "error", b"error", "gpu_model", b"gpu_model", "gpu_share", b"gpu_share", "image", b"image", "job_class", b"job_class", "lost_after", b"lost_after", "name", b"name", "network", b"network", "output", b"output", "partition", b"partition", "priority", b"priority", "priority_word", b"priority_word", "requeue", b"requeue", "script", b"script", "shell", b"shell", "signal", b"signal", "tasks", b"tasks", "tenant", b"tenant", "time_limit", b"time_limit", "urgency", b"urgency", "user", b"user", "visible", b"visible", "where", b"where", "workdir", b"workdir"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_array", b"_array", "_begin", b"_begin", "_checkpoint", b"_checkpoint", "_comment", b"_comment", "_cpus", b"_cpus", "_encoding", b"_encoding", "_error", b"_error", "_gpu_model", b"_gpu_model", "_gpu_share", b"_gpu_share", "_image", b"_image", "_job_class", b"_job_class", "_lost_after", b"_lost_after", "_name", b"_name", "_output", b"_output", "_partition", b"_partition", "_requeue", b"_requeue", "_script", b"_script", "_shell", b"_shell", "_signal", b"_signal", "_tasks", b"_tasks", "_tenant", b"_tenant", "_time_limit", b"_time_limit", "_user", b"_user", "_visible", b"_visible", "_where", b"_where", "_workdir", b"_workdir", "after", b"after", "argv", b"argv", "array", b"array", "begin", b"begin", "checkpoint", b"checkpoint", "comment", b"comment", "cpus", b"cpus", "detached", b"detached", "encoding", b"encoding", "env", b"env", "error", b"error", "exclude", b"exclude", "gpu_count", b"gpu_count", "gpu_memory_mb", b"gpu_memory_mb", "gpu_model", b"gpu_model", "gpu_share", b"gpu_share", "hold", b"hold", "image", b"image", "job_class", b"job_class", "labels", b"labels", "lost_after", b"lost_after", "memory_mb", b"memory_mb", "name", b"name", "notify", b"notify", "notify_to", b"notify_to", "output", b"output", "partition", b"partition", "preemptible", b"preemptible", "priority", b"priority", "priority_word", b"priority_word", "requeue", b"requeue", "retries", b"retries", "script", b"script", "secrets", b"secrets", "shell", b"shell", "signal", b"signal", "tasks", b"tasks", "tasks_per_node", b"tasks_per_node", "tenant", b"tenant", "time_limit", b"time_limit", "tolerate", b"tolerate", "tty", b"tty", "urgency", b"urgency", "user", b"user", "visible", b"visible", "where", b"where", "workdir", b"workdir"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_array", b"_array", "_begin", b"_begin", "_checkpoint", b"_checkpoint", "_comment", b"_comment", "_cpus", b"_cpus", "_encoding", b"_encoding", "_entrypoint", b"_entrypoint", "_error", b"_error", "_gpu_model", b"_gpu_model", "_gpu_share", b"_gpu_share", "_image", b"_image", "_job_class", b"_job_class", "_lost_after", b"_lost_after", "_name", b"_name", "_network", b"_network", "_output", b"_output", "_partition", b"_partition", "_requeue", b"_requeue", "_script", b"_script", "_shell", b"_shell", "_signal", b"_signal", "_tasks", b"_tasks", "_tenant", b"_tenant", "_time_limit", b"_time_limit", "_user", b"_user", "_visible", b"_visible", "_where", b"_where", "_workdir", b"_workdir", "after", b"after", "argv", b"argv", "array", b"array", "begin", b"begin", "checkpoint", b"checkpoint", "comment", b"comment", "cpus", b"cpus", "detached", b"detached", "encoding", b"encoding", "entrypoint", b"entrypoint", "env", b"env", "error", b"error", "exclude", b"exclude", "gpu_count", b"gpu_count", "gpu_memory_mb", b"gpu_memory_mb", "gpu_model", b"gpu_model", "gpu_share", b"gpu_share", "hold", b"hold", "image", b"image", "job_class", b"job_class", "labels", b"labels", "lost_after", b"lost_after", "memory_mb", b"memory_mb", "mounts", b"mounts", "name", b"name", "network", b"network", "notify", b"notify", "notify_to", b"notify_to", "output", b"output", "partition", b"partition", "preemptible", b"preemptible", "priority", b"priority", "priority_word", b"priority_word", "requeue", b"requeue", "retries", b"retries", "script", b"script", "secrets", b"secrets", "shell", b"shell", "shm_mb", b"shm_mb", "signal", b"signal", "tasks", b"tasks", "tasks_per_node", b"tasks_per_node", "tenant", b"tenant", "time_limit", b"time_limit", "tolerate", b"tolerate", "tty", b"tty", "urgency", b"urgency", "user", b"user", "visible", b"visible", "where", b"where", "workdir", b"workdir"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__array: _TypeAlias = _typing.Literal["array"]  # noqa: Y015
     _WhichOneofArgType__array: _TypeAlias = _typing.Literal["_array", b"_array"]  # noqa: Y015
@@ -351,6 +368,8 @@ class NewJob(_message.Message):
     _WhichOneofArgType__cpus: _TypeAlias = _typing.Literal["_cpus", b"_cpus"]  # noqa: Y015
     _WhichOneofReturnType__encoding: _TypeAlias = _typing.Literal["encoding"]  # noqa: Y015
     _WhichOneofArgType__encoding: _TypeAlias = _typing.Literal["_encoding", b"_encoding"]  # noqa: Y015
+    _WhichOneofReturnType__entrypoint: _TypeAlias = _typing.Literal["entrypoint"]  # noqa: Y015
+    _WhichOneofArgType__entrypoint: _TypeAlias = _typing.Literal["_entrypoint", b"_entrypoint"]  # noqa: Y015
     _WhichOneofReturnType__error: _TypeAlias = _typing.Literal["error"]  # noqa: Y015
     _WhichOneofArgType__error: _TypeAlias = _typing.Literal["_error", b"_error"]  # noqa: Y015
     _WhichOneofReturnType__gpu_model: _TypeAlias = _typing.Literal["gpu_model"]  # noqa: Y015
@@ -365,6 +384,8 @@ class NewJob(_message.Message):
     _WhichOneofArgType__lost_after: _TypeAlias = _typing.Literal["_lost_after", b"_lost_after"]  # noqa: Y015
     _WhichOneofReturnType__name: _TypeAlias = _typing.Literal["name"]  # noqa: Y015
     _WhichOneofArgType__name: _TypeAlias = _typing.Literal["_name", b"_name"]  # noqa: Y015
+    _WhichOneofReturnType__network: _TypeAlias = _typing.Literal["network"]  # noqa: Y015
+    _WhichOneofArgType__network: _TypeAlias = _typing.Literal["_network", b"_network"]  # noqa: Y015
     _WhichOneofReturnType__output: _TypeAlias = _typing.Literal["output"]  # noqa: Y015
     _WhichOneofArgType__output: _TypeAlias = _typing.Literal["_output", b"_output"]  # noqa: Y015
     _WhichOneofReturnType__partition: _TypeAlias = _typing.Literal["partition"]  # noqa: Y015
@@ -406,6 +427,8 @@ class NewJob(_message.Message):
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__encoding) -> _WhichOneofReturnType__encoding | None: ...
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__entrypoint) -> _WhichOneofReturnType__entrypoint | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__error) -> _WhichOneofReturnType__error | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__gpu_model) -> _WhichOneofReturnType__gpu_model | None: ...
@@ -419,6 +442,8 @@ class NewJob(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType__lost_after) -> _WhichOneofReturnType__lost_after | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__name) -> _WhichOneofReturnType__name | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__network) -> _WhichOneofReturnType__network | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__output) -> _WhichOneofReturnType__output | None: ...
     @_typing.overload
@@ -776,6 +801,10 @@ class Job(_message.Message):
     PREEMPTIBLE_FIELD_NUMBER: _builtins.int
     CHECKPOINT_MS_FIELD_NUMBER: _builtins.int
     SIGNAL_FIELD_NUMBER: _builtins.int
+    MOUNTS_FIELD_NUMBER: _builtins.int
+    SHM_MB_FIELD_NUMBER: _builtins.int
+    NETWORK_FIELD_NUMBER: _builtins.int
+    ENTRYPOINT_FIELD_NUMBER: _builtins.int
     PREEMPTIONS_FIELD_NUMBER: _builtins.int
     PLANNED_START_FIELD_NUMBER: _builtins.int
     PLANNED_NODES_FIELD_NUMBER: _builtins.int
@@ -839,6 +868,9 @@ class Job(_message.Message):
     checkpoint_ms: _builtins.int
     """0 = it keeps none."""
     signal: _builtins.str
+    shm_mb: _builtins.int
+    network: _builtins.str
+    entrypoint: _builtins.str
     preemptions: _builtins.int
     """How often its GPUs were taken back for another job."""
     planned_start: _builtins.str
@@ -872,6 +904,10 @@ class Job(_message.Message):
 
     @_builtins.property
     def labels(self) -> _containers.ScalarMap[_builtins.str, _builtins.str]: ...
+    @_builtins.property
+    def mounts(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
+        """Of its container."""
+
     @_builtins.property
     def planned_nodes(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]: ...
     @_builtins.property
@@ -943,6 +979,10 @@ class Job(_message.Message):
         preemptible: _builtins.bool = ...,
         checkpoint_ms: _builtins.int = ...,
         signal: _builtins.str = ...,
+        mounts: _abc.Iterable[_builtins.str] | None = ...,
+        shm_mb: _builtins.int = ...,
+        network: _builtins.str = ...,
+        entrypoint: _builtins.str | None = ...,
         preemptions: _builtins.int = ...,
         planned_start: _builtins.str = ...,
         planned_nodes: _abc.Iterable[_builtins.str] | None = ...,
@@ -954,18 +994,22 @@ class Job(_message.Message):
         notices: _abc.Iterable[Global___JobNotice] | None = ...,
         gpu_share: _builtins.float = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_array_index", b"_array_index", "_exit_code", b"_exit_code", "_lost_after_ms", b"_lost_after_ms", "array_index", b"array_index", "exit_code", b"exit_code", "lost_after_ms", b"lost_after_ms", "members", b"members", "reason", b"reason"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_array_index", b"_array_index", "_entrypoint", b"_entrypoint", "_exit_code", b"_exit_code", "_lost_after_ms", b"_lost_after_ms", "array_index", b"array_index", "entrypoint", b"entrypoint", "exit_code", b"exit_code", "lost_after_ms", b"lost_after_ms", "members", b"members", "reason", b"reason"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_array_index", b"_array_index", "_exit_code", b"_exit_code", "_lost_after_ms", b"_lost_after_ms", "after", b"after", "argv", b"argv", "array", b"array", "array_index", b"array_index", "array_of", b"array_of", "attempts", b"attempts", "begin", b"begin", "checkpoint_ms", b"checkpoint_ms", "comment", b"comment", "cpus", b"cpus", "detached", b"detached", "encoding", b"encoding", "ended_at", b"ended_at", "env", b"env", "error", b"error", "exclude", b"exclude", "exit_code", b"exit_code", "gpu_count", b"gpu_count", "gpu_memory_mb", b"gpu_memory_mb", "gpu_model", b"gpu_model", "gpu_share", b"gpu_share", "id", b"id", "image", b"image", "job_class", b"job_class", "labels", b"labels", "lost_after_ms", b"lost_after_ms", "members", b"members", "memory_mb", b"memory_mb", "name", b"name", "notices", b"notices", "notify", b"notify", "notify_to", b"notify_to", "outline", b"outline", "output", b"output", "partition", b"partition", "planned_nodes", b"planned_nodes", "planned_start", b"planned_start", "preemptible", b"preemptible", "preemptions", b"preemptions", "priority", b"priority", "reason", b"reason", "reduced", b"reduced", "requeue", b"requeue", "requeues_used", b"requeues_used", "retries", b"retries", "retries_used", b"retries_used", "script_bytes", b"script_bytes", "secrets", b"secrets", "shell", b"shell", "signal", b"signal", "started_at", b"started_at", "state", b"state", "submitted_at", b"submitted_at", "submitted_by", b"submitted_by", "tasks", b"tasks", "tasks_per_node", b"tasks_per_node", "tenant", b"tenant", "time_limit_at", b"time_limit_at", "time_limit_ms", b"time_limit_ms", "time_limit_near", b"time_limit_near", "tolerate", b"tolerate", "total_gpus", b"total_gpus", "tty", b"tty", "uid", b"uid", "user", b"user", "visible", b"visible", "where", b"where", "workdir", b"workdir"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_array_index", b"_array_index", "_entrypoint", b"_entrypoint", "_exit_code", b"_exit_code", "_lost_after_ms", b"_lost_after_ms", "after", b"after", "argv", b"argv", "array", b"array", "array_index", b"array_index", "array_of", b"array_of", "attempts", b"attempts", "begin", b"begin", "checkpoint_ms", b"checkpoint_ms", "comment", b"comment", "cpus", b"cpus", "detached", b"detached", "encoding", b"encoding", "ended_at", b"ended_at", "entrypoint", b"entrypoint", "env", b"env", "error", b"error", "exclude", b"exclude", "exit_code", b"exit_code", "gpu_count", b"gpu_count", "gpu_memory_mb", b"gpu_memory_mb", "gpu_model", b"gpu_model", "gpu_share", b"gpu_share", "id", b"id", "image", b"image", "job_class", b"job_class", "labels", b"labels", "lost_after_ms", b"lost_after_ms", "members", b"members", "memory_mb", b"memory_mb", "mounts", b"mounts", "name", b"name", "network", b"network", "notices", b"notices", "notify", b"notify", "notify_to", b"notify_to", "outline", b"outline", "output", b"output", "partition", b"partition", "planned_nodes", b"planned_nodes", "planned_start", b"planned_start", "preemptible", b"preemptible", "preemptions", b"preemptions", "priority", b"priority", "reason", b"reason", "reduced", b"reduced", "requeue", b"requeue", "requeues_used", b"requeues_used", "retries", b"retries", "retries_used", b"retries_used", "script_bytes", b"script_bytes", "secrets", b"secrets", "shell", b"shell", "shm_mb", b"shm_mb", "signal", b"signal", "started_at", b"started_at", "state", b"state", "submitted_at", b"submitted_at", "submitted_by", b"submitted_by", "tasks", b"tasks", "tasks_per_node", b"tasks_per_node", "tenant", b"tenant", "time_limit_at", b"time_limit_at", "time_limit_ms", b"time_limit_ms", "time_limit_near", b"time_limit_near", "tolerate", b"tolerate", "total_gpus", b"total_gpus", "tty", b"tty", "uid", b"uid", "user", b"user", "visible", b"visible", "where", b"where", "workdir", b"workdir"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__array_index: _TypeAlias = _typing.Literal["array_index"]  # noqa: Y015
     _WhichOneofArgType__array_index: _TypeAlias = _typing.Literal["_array_index", b"_array_index"]  # noqa: Y015
+    _WhichOneofReturnType__entrypoint: _TypeAlias = _typing.Literal["entrypoint"]  # noqa: Y015
+    _WhichOneofArgType__entrypoint: _TypeAlias = _typing.Literal["_entrypoint", b"_entrypoint"]  # noqa: Y015
     _WhichOneofReturnType__exit_code: _TypeAlias = _typing.Literal["exit_code"]  # noqa: Y015
     _WhichOneofArgType__exit_code: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code"]  # noqa: Y015
     _WhichOneofReturnType__lost_after_ms: _TypeAlias = _typing.Literal["lost_after_ms"]  # noqa: Y015
     _WhichOneofArgType__lost_after_ms: _TypeAlias = _typing.Literal["_lost_after_ms", b"_lost_after_ms"]  # noqa: Y015
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__array_index) -> _WhichOneofReturnType__array_index | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__entrypoint) -> _WhichOneofReturnType__entrypoint | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__exit_code) -> _WhichOneofReturnType__exit_code | None: ...
     @_typing.overload

@@ -14,14 +14,15 @@ from stoker.brain.domain.array import array_text
 from stoker.brain.domain.demand import JobClass
 from stoker.brain.domain.errors import FactValue
 from stoker.brain.domain.gpu import gpus_number
-from stoker.brain.domain.job import Attempt, EndCause, Job, StopCause, Task, TextEncoding, Visible, WarnSignal
-from stoker.brain.domain.label import JOB_GPU_SHARES, JOB_SCRIPTS
+from stoker.brain.domain.job import Attempt, EndCause, Job, StopCause, Task, TextEncoding, Visible
+from stoker.brain.domain.label import CONTAINERS, JOB_GPU_SHARES, JOB_SCRIPTS
 from stoker.brain.domain.lifecycle import JOB_STATES, JobState, Outcome
 from stoker.brain.domain.plan import Reservation
 from stoker.brain.domain.reason import Reason, ReasonCode, describe, hint_for
 from stoker.brain.domain.sight import Sight, outlined_reason, seen_job
 from stoker.brain.domain.units import NEVER, later
 from stoker.brain.domain.where import selector_text, toleration_text
+from stoker.wire.rest.container import container_fields
 from stoker.wire.rest.decode import Count, Limit
 from stoker.wire.rest.gpu_figures import JobGpuView
 from stoker.wire.rest.notify import NoticeView, events_text, notice_view, targets_text
@@ -29,6 +30,7 @@ from stoker.wire.rest.view import iso, iso_or_none
 
 LIST_DEFAULT = 50
 LIST_MAX = 1000
+_NOT_WISHED = (JOB_SCRIPTS, JOB_GPU_SHARES, CONTAINERS)  # they keep a job off nodes that couldn't run it
 
 
 class ReasonView(msgspec.Struct, frozen=True):
@@ -163,8 +165,7 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ren
     """True = a job of a tenant that isn't the caller's: only its ids, tenant, class, priority, state, array, numbers of
     GPUs and tasks and times are its own; everything else is left empty."""
     outline: bool = False
-    """True = somebody else's job: its command, variables, folder, image, files and comment are left empty, and what a
-    failed start said."""
+    """True = somebody else's job: its command, variables, folder, image, files and comment are left empty."""
     gpu_share: float = 1
     """Part of one GPU that each task asks for; 1 = its GPUs are its own."""
     array: str = ""
@@ -172,8 +173,8 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ren
     members: MembersView | None = None
     """Of an array."""
     array_of: str = ""
-    """Of a member: the id of its array."""
     array_index: int | None = None
+    """Of a member: the id of its array, and its index in it."""
     after: list[str] = []
     """What it was told to wait for."""
     begin: str | None = None
@@ -192,9 +193,8 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ren
     secrets: dict[str, str] = {}
     """By variable: the name of the secret whose value it gets."""
     time_limit_at: str | None = None
-    """When it reaches its time limit, while it runs."""
     time_limit_near: bool = False
-    """True = that is soon, as the event `time_limit_near` has said."""
+    """When it reaches its time limit, while it runs; and whether that is soon, as the event of this name has said."""
     script_bytes: int = 0
     """Size of the script that was submitted with it; `GET /api/v1/jobs/{job_id}/script` shows it. 0 = it has none."""
     tty: bool = False
@@ -212,6 +212,13 @@ class JobView(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, ren
     """Whether it may be stopped for a job of a higher priority."""
     checkpoint_ms: int = 0
     """How often it writes a checkpoint, as it was told; 0 = it keeps none."""
+    mounts: list[str] = []
+    """Of the container: `SOURCE:TARGET`, with `:ro` behind those that it may only read."""
+    shm_mb: int = 0
+    network: str = ""
+    """Of the container; empty = it has none."""
+    entrypoint: str | None = None
+    """Instead of the image's."""
     signal: str = ""
     """A warning before its end, such as `USR1@90`."""
     preemptions: int = 0
@@ -440,6 +447,8 @@ def job_view(shown: JobDetails, *, submitted: bool = False) -> JobView:
 
 def _often_empty(shown: JobDetails) -> dict[str, Any]:
     """What few jobs have, of JobView."""
+    from stoker.wire.text import warning_text  # only a control plane has to write it
+
     job, spec, where = shown.job, shown.job.spec, shown.job.spec.where
     return {
         "array": array_text(spec.array) if spec.array and not job.array_of else "",
@@ -451,8 +460,7 @@ def _often_empty(shown: JobDetails) -> dict[str, Any]:
         "comment": spec.comment,
         "output": spec.output,
         "error": spec.error,
-        # What follows from its script isn't the job's wish, and older agents are few.
-        "where": selector_text(tuple(each for each in where.require if each.key not in (JOB_SCRIPTS, JOB_GPU_SHARES))),
+        "where": selector_text(tuple(each for each in where.require if each.key not in _NOT_WISHED)),
         "exclude": where.exclude,
         "tolerate": [toleration_text(each) for each in where.tolerate],
         "partition": spec.partition,
@@ -468,17 +476,12 @@ def _often_empty(shown: JobDetails) -> dict[str, Any]:
         "labels": spec.labels,
         "preemptible": spec.preemptible,
         "checkpoint_ms": spec.checkpoint_ms,
-        "signal": _warning(spec.warn) if spec.warn else "",
+        "signal": warning_text(spec.warn) if spec.warn else "",
+        **container_fields(spec),
         "preemptions": job.preemptions,
         "planned_start": iso_or_none(shown.reservation.at) if shown.reservation else None,
         "planned_nodes": list(shown.reservation.nodes) if shown.reservation and shown.sight > Sight.REDUCED else [],
     }
-
-
-def _warning(warn: WarnSignal) -> str:
-    from stoker.wire.text import warning_text  # only a control plane has to write it
-
-    return warning_text(warn)
 
 
 def _limit_fields(job: Job) -> dict[str, Any]:

@@ -176,6 +176,8 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     environment hides. Empty: it doesn't."""
     gpu_fault: str = ""
     """Why not every GPU of it could be read, in the driver's words; its agent looks again. Empty: all could."""
+    containers_fault: str = ""
+    """Why it runs no containers although it is set up to."""
     shares_gpus: bool = True
     """False: its agent is of an older version, and lets no two tasks share a GPU."""
     mps: str = ""

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from stoker.brain.domain.array import parse_array
+from stoker.brain.domain.container import ContainerOptions, Network
 from stoker.brain.domain.demand import Demand, JobClass
 from stoker.brain.domain.dependency import Dependency
 from stoker.brain.domain.errors import StokerError, refusal_error
@@ -27,6 +28,7 @@ from stoker.brain.domain.tenant import UNSTATED
 from stoker.brain.domain.units import NEVER, Instant
 from stoker.brain.domain.where import ANYWHERE, Where, make_where
 from stoker.wire.dependency_text import parse_dependencies
+from stoker.wire.rest.container import options_of
 from stoker.wire.rest.decode import Count, bad_value
 from stoker.wire.rest.notify import notify_of
 from stoker.wire.text import (
@@ -87,7 +89,15 @@ class JobBody(
     gang_scheduling: bool | None = None
     """Tasks of one job are always placed all or nothing."""
     image: str | None = None
-    """Container image to run it in. Refused while no node can run containers."""
+    """Container image to run it in, such as `ghcr.io/team/train:3`. Refused while no node can run containers."""
+    mounts: list[str] | None = None
+    """What its container sees of the node: `/data/imagenet:/data:ro`. Each node says what it allows."""
+    shm_mb: Count = 0
+    """Shared memory (/dev/shm) of its container. 0 = as the node has it."""
+    network: Network | None = None
+    """Network of its container. Left out = `host`, as processes have it."""
+    entrypoint: str | None = None
+    """Program of its container instead of the image's entry point; empty = none, so that `command` itself is run."""
     command: str | list[str] | None = None
     """Text is a line for the shell, a list is an argv."""
     args: list[str] | None = None
@@ -339,6 +349,7 @@ def spec_of(body: JobBody, now: Instant, at: str = "", home: TenantName = DEFAUL
         preemptible=body.preemptible,
         checkpoint_ms=_read(body, "checkpoint", lambda given: parse_checkpoint(str(given)), 0, at),
         warn=_read(body, "signal", parse_warning, None, at),
+        container=_container(body, at),
     )
 
 
@@ -427,6 +438,11 @@ def _command(body: JobBody, at: str) -> CommandLine:
         return given
     # Empty: an image alone runs what its maker chose; without one the brain says that there is nothing to run.
     return (*(given or ()), *(body.args or ()))
+
+
+def _container(body: JobBody, at: str) -> ContainerOptions | None:
+    with _in(_join(at, "mounts")):
+        return options_of(body.mounts or (), body.shm_mb, body.network, body.entrypoint)
 
 
 def _time_limit_ms(body: JobBody, at: str) -> int:

@@ -30,7 +30,7 @@ import stat
 from collections import deque
 from contextlib import suppress
 
-from stoker.agent.runner.files import opened
+from stoker.agent.runner.files import opened, write_all
 from stoker.agent.runner.protocol import SPOOL_NAME
 
 TYPE_CHECKING = False
@@ -231,12 +231,24 @@ class OutputRetention:
         """Return the path of the file that tells a task its machines. It goes when the task ends."""
         return f"{self._hosts}/{key}"
 
-    def notice_file(self, key: str) -> str:
+    def write_host_file(self, key: str, text: str) -> str:
+        """Write the file that tells a task its machines, for its user to read, and return its path. Raises OSError."""
+        with opened(self.host_file(key), os.O_WRONLY | os.O_CREAT | os.O_TRUNC) as file:
+            os.fchmod(file, 0o644)
+            write_all(file, text.encode())
+        return self.host_file(key)
+
+    def notice_file(self, key: str, *, alone: bool = False) -> str:
         """Return the path of the file that tells a task that it is to go. It goes when the task ends.
 
-        Its folder is no job's own, so that no link of a job's leads the runner elsewhere.
+        Its folder is no job's own, so that no link of a job's leads the runner elsewhere. `alone`: it is in a folder
+        that has no other, which a container can be shown; it is made when missing. Raises OSError for that.
         """
-        return f"{self._notices}/{key}"
+        if not alone:
+            return f"{self._notices}/{key}"
+        with suppress(FileExistsError):
+            os.mkdir(f"{self._notices}/{key}", 0o755)
+        return f"{self._notices}/{key}/notice"
 
     def workdir(self, key: str) -> str:
         """Return the working folder of a task's attempt, made when missing. Raises OSError."""
@@ -259,8 +271,7 @@ class OutputRetention:
         An empty folder of its attempt goes at once: most leave nothing.
         """
         for path in (self.host_file(key), self.notice_file(key)):
-            with suppress(OSError):  # it had none, or it goes when the next runner counts anew
-                os.unlink(path)
+            _remove(path)  # if it had one; what can't go now goes when the next runner counts anew
         for path in (self.script_folder(key), self.private_tmp(key)):
             with suppress(OSError):  # it had none
                 self.trash.take(path)
@@ -300,8 +311,7 @@ class OutputRetention:
         kept = set(known)
         for folder in (self._hosts, self._notices):
             for name in os.listdir(folder):
-                with suppress(OSError):
-                    os.unlink(f"{folder}/{name}")
+                _remove(f"{folder}/{name}")
         for name in os.listdir(self._outputs):
             key = name.rpartition(".")[0]
             if key not in kept:
@@ -392,3 +402,14 @@ def open_up(path: str) -> None:
 
 def _attempt(key: str) -> str:
     return key.rpartition(".")[0]
+
+
+def _remove(path: str) -> None:
+    """Remove a file, or a folder of the runner's with one file."""
+    with suppress(OSError):
+        try:
+            os.unlink(path)
+        except IsADirectoryError:
+            for name in os.listdir(path):
+                os.unlink(f"{path}/{name}")
+            os.rmdir(path)

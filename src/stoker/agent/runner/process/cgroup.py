@@ -163,6 +163,14 @@ class Cgroups:
         return next((place for place in places if _usable(place, "devices.deny")), None)
 
 
+def ours(data_dir: str) -> list[str]:
+    """Return the paths of all task folders of a data folder, in whichever hierarchy they are. Raises OSError."""
+    folder = os.stat(data_dir)
+    prefix = f"{_PREFIX}{folder.st_dev:x}-{folder.st_ino:x}-"
+    parents = dict.fromkeys(parent for controller in ("", "freezer", "pids") for parent in _parents(controller))
+    return [path for parent in parents for path in Hierarchy(0, parent, prefix).folders()]
+
+
 class TaskCgroup:
     """Control group of one task: its folders in up to five hierarchies, or none where the node offers none."""
 
@@ -214,8 +222,11 @@ class TaskCgroup:
         """Return the pids of all processes in it, but for our own."""
         return list(dict.fromkeys(pid for folder in self.folders for pid in _pids_below(folder)))
 
-    def kill(self) -> None:
-        """Kill all that is in it now. What forks meanwhile is met by version 2's kill or version 1's freezer."""
+    def kill(self, *, sparing: bool = False) -> None:
+        """Kill all that is in it now. What forks meanwhile is met by version 2's kill or version 1's freezer.
+
+        `sparing` is for containers.
+        """
         for folder in self.folders:
             if os.path.exists(f"{folder}/cgroup.kill") and os.getpid() not in _pids_in(folder):
                 _write(f"{folder}/cgroup.kill", "1")
@@ -243,7 +254,10 @@ class TaskCgroup:
         """
         if not self.counts_memory:
             return False, 0
-        folder = self.folders[-1]
+        return self._memory_of(self.folders[-1])
+
+    @staticmethod
+    def _memory_of(folder: str) -> tuple[bool, int]:
         kills = _field(f"{folder}/memory.oom_control", b"oom_kill") or _field(f"{folder}/memory.events", b"oom_kill")
         peak = _number(f"{folder}/memory.max_usage_in_bytes") or _number(f"{folder}/memory.peak")
         return kills > 0, -(-peak // _MIB)

@@ -31,6 +31,7 @@ from stoker.agent.runner.process.kernel import (
     mount_privately,
     take_terminal,
 )
+from stoker.agent.runner.protocol import ENGINE_FAULT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -128,6 +129,8 @@ class Launch:
         self._private_tmp: dict[str, str] = {}
         self.beside = 0
         """Process of the task beside which it is executed: what that sees at /tmp it sees too. 0 = it is the first."""
+        self.result = -1
+        """What the first process says at its end, where that is known to say something. -1 = nothing."""
         self._script = b""
         self._script_path = ""
 
@@ -311,12 +314,6 @@ def interpreter_of(script: bytes) -> list[bytes]:
     return [program, *filter(None, (argument.strip(b" "),))]
 
 
-def cause_of(reason: str, otherwise: str = "start_failed") -> str:
-    """Return the cause of the end of a task that could not start, by how the reason begins and ends."""
-    faults = _NODE_LACKS if reason.startswith(_NAMED_BY_JOB) else _OF_THE_NODE
-    return "never_started" if reason.endswith(faults) or reason.startswith((NO_LIMITS, FAILED_EARLY)) else otherwise
-
-
 def answer_of(pipe: int, said: bytearray) -> str | None:
     """Return all that the child said, once it says no more: empty = it runs. None = not yet. `said` keeps the parts."""
     try:
@@ -325,6 +322,16 @@ def answer_of(pipe: int, said: bytearray) -> str | None:
     except BlockingIOError:
         return None
     return child_error_text(bytes(said))
+
+
+def cause_of(reason: str, otherwise: str = "start_failed") -> str:
+    """Return the cause of the end of a task that could not start, by how the reason begins and ends."""
+    faults = _NODE_LACKS if reason.startswith(_NAMED_BY_JOB) else _OF_THE_NODE
+    return (
+        "never_started"
+        if reason.endswith(faults) or reason.startswith((NO_LIMITS, FAILED_EARLY, ENGINE_FAULT))
+        else otherwise
+    )
 
 
 def port_conflict(port: int) -> str:
@@ -343,6 +350,18 @@ def port_conflict(port: int) -> str:
             if error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
                 return f"TCP port {port} can't be bound: {error_text(error)}"
     return ""
+
+
+def meet_here(start: StartInstruction, taken: Container[int], begin: int) -> int:
+    """Choose a port for a task that meets nobody elsewhere, put it into its variables and return it.
+
+    Raises CannotStart.
+    """
+    port = own_port((start["gang_port_min"], start["gang_port_max"]), taken, begin)
+    for prefix in ("", "PET_"):
+        start["env"][f"{prefix}MASTER_ADDR"] = "127.0.0.1"
+        start["env"][f"{prefix}MASTER_PORT"] = str(port)
+    return port
 
 
 def own_port(gang_ports: tuple[int, int], taken: Container[int], begin: int) -> int:

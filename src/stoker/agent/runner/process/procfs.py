@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 MARK_NAME: Final = "STOKER_TASK_MARK"
 """Environment variable of every task: `JOB.ATTEMPT.RANK.RANDOM`."""
 _SHELLS: Final = ("sh", "dash", "bash", "busybox", "ash", "zsh", "ksh", "mksh", "ksh93", "csh", "tcsh", "fish")
+_INITS: Final = (b"docker-init", b"tini", b"catatonit", b"podman-init")
 _ENVIRON_BYTES_MAX: Final = 4 * 1024 * 1024
 """Linux keeps arguments and environment together below a quarter of the stack limit, 2 MiB by default."""
 _LISTS_MAX: Final = 16
@@ -169,6 +170,14 @@ def _status(pid: int, name: bytes) -> list[bytes]:
         if line.startswith(name):
             return line.split()[1:]
     return []
+
+
+def is_container_init(pid: int) -> bool:
+    """Return True for an init process that a container engine has put before the job's: it only hands signals on."""
+    if read_file(f"/proc/{pid}/comm", 64).strip() not in _INITS:
+        return False
+    inside = _status(pid, b"NSpid:")
+    return len(inside) > 1 and inside[-1] == b"1"
 
 
 def is_shell(pid: int) -> bool:

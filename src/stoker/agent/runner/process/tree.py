@@ -19,6 +19,7 @@ from __future__ import annotations
 import os
 import signal
 
+from stoker.agent.runner import clock
 from stoker.agent.runner.process import procfs
 
 TYPE_CHECKING = False
@@ -34,6 +35,8 @@ _KILL_ROUNDS_MAX: Final = 8
 _SPARING: Final = (signal.SIGUSR1, signal.SIGUSR2)
 """Mean only what a program takes them for; one that doesn't know them dies."""
 _ROOT: Final = 0
+DRAIN_S: Final = 3.0
+"""The client of a container takes some hundredths of a second; an engine that is busy holds it up."""
 _ORPHANS_MAX: Final = 65_536
 """Attributions kept; at the bound all are found anew."""
 
@@ -41,7 +44,10 @@ _ORPHANS_MAX: Final = 65_536
 class Tree:
     """The processes of one task."""
 
-    __slots__ = ("birth", "born_s", "group", "inherited", "key", "leading", "mark", "pid", "pipe", "uid")
+    __slots__ = (
+        "birth", "born_s", "drains", "group", "inherited", "key", "leading", "mark", "marked", "pid", "pipe",
+        "spared_until_s", "uid",
+    )  # fmt: skip
 
     def __init__(self, key: str, mark: str, group: TaskCgroup) -> None:
         self.key = key
@@ -58,9 +64,26 @@ class Tree:
         """The leader is our child and not reaped."""
         self.inherited = False
         """Started by an earlier runner."""
+        self.marked = False
+        """Some of its processes descend from none of ours, and are found by their mark: those of a container that has
+        no cgroup of ours."""
+        self.drains = False
+        """Its leader is the client of a container that runs, and copies what that has written."""
+        self.spared_until_s = 0.0
+        """Until then a kill spares the leader."""
         self.uid: int | None = None
         """As whom its processes act; -1 = none of them is a program yet, which could leave any. None = it can't be
         told."""
+
+    def spare_client(self, now_s: float) -> None:
+        """Leave the client of a container some time to copy what that has written, if it is to be killed now."""
+        if self.drains:
+            self.drains, self.spared_until_s = False, now_s + DRAIN_S
+
+    @property
+    def sparing(self) -> bool:
+        """Whether a kill now spares the leader."""
+        return self.leading and clock.boot_s() < self.spared_until_s
 
     def may_act_as(self, uid: int | None) -> bool:
         """Return True if a process of this tree may act as that account.
@@ -122,40 +145,51 @@ class Trees:
         """Return True when no process of a tree is left; its cgroup is removed then."""
         if tree.leading or not tree.group.remove():
             return False
+        if tree.marked and self._searched(tree):
+            return False
         return not (self._searched(tree) if tree.inherited else self._orphans(tree))
 
     def members(self, tree: Tree) -> list[Proc]:
         """Return all living processes of a tree. Costs a scan of /proc unless its cgroup holds everything."""
         roots = {orphan.pid for orphan in self._orphans(tree)}
         grouped = set(tree.group.pids())
-        if not tree.inherited and roots <= grouped and (grouped or not tree.leading):
+        if not (tree.inherited or tree.marked) and roots <= grouped and (grouped or not tree.leading):
             return [proc for proc in map(procfs.read_proc, grouped) if proc is not None]
         roots |= grouped
         procs = self._scan()
         if tree.leading:
             roots.add(tree.pid)
             roots.update(_in_session(tree, procs))
-        if tree.inherited:
+        if tree.inherited or tree.marked:
             roots.update(proc.pid for proc in self._searched(tree))
         return procfs.with_descendants(roots, procs)
 
     def signal(self, tree: Tree, *numbers: int) -> None:
         """Send these signals, in this order, to every process of a tree."""
-        for proc in self.members(tree):
+        for proc in self._hearing(tree):
             for number in numbers:
                 procfs.send(proc, number)
 
     def forward(self, tree: Tree, number: int) -> None:
         """Send a person's signal to every process of a tree, but for shells that would only die of it."""
-        for proc in self.members(tree):
+        for proc in self._hearing(tree):
             spared = number in _SPARING and procfs.is_shell(proc.pid) and not procfs.catches(proc.pid, number)
             if not spared:
                 procfs.send(proc, number)
 
+    def _hearing(self, tree: Tree) -> list[Proc]:
+        """Return the processes of a tree that a signal is meant for: not the init process of a container, which hands
+        on what it gets to one that gets it as well."""
+        return [proc for proc in self.members(tree) if not procfs.is_container_init(proc.pid)]
+
     def kill(self, tree: Tree) -> None:
         """Kill a tree until nothing new turns up; inherited trees, maybe thousands, share a turn's scan."""
-        tree.group.kill()
-        self._kill_found(lambda: self.members(tree), 1 if tree.inherited else _KILL_ROUNDS_MAX)
+        spared = tree.pid if tree.sparing else 0
+        tree.group.kill(sparing=spared > 0)
+        self._kill_found(
+            lambda: [proc for proc in self.members(tree) if proc.pid != spared],
+            1 if tree.inherited else _KILL_ROUNDS_MAX,
+        )
 
     def kill_together(self, trees: list[Tree]) -> None:
         """Kill all that surely belongs to these trees, with a few looks at /proc for all of them.
@@ -165,8 +199,10 @@ class Trees:
         if not trees:
             return
         for tree in trees:
-            tree.group.kill()
-        leading = {tree.pid: tree for tree in trees if tree.leading}
+            tree.group.kill(sparing=tree.sparing)
+        spared = {tree.pid for tree in trees if tree.sparing}
+        marked = {tree.mark for tree in trees if tree.marked}
+        leading = {tree.pid: tree for tree in trees if tree.leading and tree.pid not in spared}
         keys = {tree.key for tree in trees}
 
         def theirs() -> list[Proc]:
@@ -174,6 +210,8 @@ class Trees:
             procs = self._scan()
             roots = {proc.pid for proc in procs.values() if _leads(leading.get(proc.session), proc)}
             roots |= {orphan.pid for orphan in procfs.living_children(but=self._leaders) if self._owner(orphan) in keys}
+            if marked:
+                roots |= {proc.pid for proc in procs.values() if self._mark(proc) in marked} - spared
             return procfs.with_descendants(roots | leading.keys(), procs)
 
         self._kill_found(theirs, _KILL_ROUNDS_MAX)

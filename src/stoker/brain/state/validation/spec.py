@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
+from stoker.brain.domain.container import fault_of
 from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.brain.domain.gpu import WHOLE_GPU, bad_gpu_share, gpus_number
@@ -99,11 +100,26 @@ def _text_fault(spec: JobSpec, policy: Policy) -> Refusal | None:
         hint = "begin it with a slash"
         return refuse("bad_workdir", f"workdir {spec.workdir[:80]!r} is not an absolute path", hint, field="workdir")
     return (
-        pattern_fault("output", spec.output)
+        _container_fault(spec, policy)
+        or pattern_fault("output", spec.output)
         or pattern_fault("error", spec.error)
         or _labels_fault(spec)
         or _env_fault(spec, policy)
     )
+
+
+def _container_fault(spec: JobSpec, policy: Policy) -> Refusal | None:
+    options = spec.container
+    if options is not None and not spec.image:
+        message = "mounts, shared memory, network and entry point are of a container, and the job names no image"
+        return refuse("image_required", message, "name one (`--image`), or leave them out")
+    mounts, entrypoint = (options.mounts, options.entrypoint or "") if options else ((), "")
+    for text in (entrypoint, *(path for each in mounts for path in (each.source, each.target))):
+        fault = _bad_text("mounts", text, policy.text_bytes_max)
+        if fault:
+            return fault
+    wrong = fault_of(spec.image, options)
+    return wrong.refusal if wrong else None
 
 
 def _labels_fault(spec: JobSpec) -> Refusal | None:
@@ -133,9 +149,6 @@ def _script_fault(spec: JobSpec, policy: Policy) -> Refusal | None:
     if isinstance(spec.command, str) or not spec.command:
         message = "a script comes with a command that is a list: its name, and what it is given"
         return refuse("bad_script", message, 'send `"command": ["train.sh", "--epochs", "3"]` beside it')
-    if spec.image:
-        message = "a script is kept on the node, and the container of the job doesn't see that folder"
-        return refuse("bad_script", message, "put the script into the image, or leave `image` out")
     if not spec.script.strip():
         return refuse("bad_script", "the script is empty", "give it a line to run")
     most = policy.script_bytes_max

@@ -10,6 +10,7 @@ Rules: E1  a partition that isn't there is refused, with the nearest name
        E5  taints and drains come and go and aren't of the job's making: they make a job wait, and never refuse it
        E6  a job whose texts are Latin-1 runs only where the agent knows that: an older one would hand it other bytes
        E7  a job with a script runs only where the agent knows that: an older one would look for it on its own disk
+       E9  a job with an image runs only on nodes that say that they run containers now, and never as a bare process
        E8  a job that shares a GPU runs only where the agent knows that: an older one would refuse the second sharer
 """
 
@@ -24,6 +25,7 @@ from stoker.brain.domain.fit import suitable_gpus, task_demand_text, tasks_perha
 from stoker.brain.domain.ids import NodeName
 from stoker.brain.domain.job import JobSpec, TextEncoding
 from stoker.brain.domain.label import (
+    CONTAINERS,
     JOB_GPU_SHARES,
     JOB_SCRIPTS,
     JOB_TEXTS,
@@ -31,10 +33,11 @@ from stoker.brain.domain.label import (
     NO_GPU_SHARES,
     NO_SCRIPTS,
     ONLY_UTF_8,
+    RUNS_CONTAINERS,
     USERS,
     labels_of,
 )
-from stoker.brain.domain.node import ROOT, Node
+from stoker.brain.domain.node import CONTAINER, ROOT, Node
 from stoker.brain.domain.partition import selection
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.suggestion import did_you_mean
@@ -48,6 +51,7 @@ from stoker.brain.state.validation.lookups import partition_fault
 _NOT_FOR_USERS: Final = Where(require=(Requirement(JOBS_AS, Operator.NOT_IN, (USERS,)),))
 _READS_LATIN_1: Final = Where(require=(Requirement(JOB_TEXTS, Operator.NOT_IN, (ONLY_UTF_8,)),))
 _KEEPS_SCRIPTS: Final = Where(require=(Requirement(JOB_SCRIPTS, Operator.NOT_IN, (NO_SCRIPTS,)),))
+_RUNS_CONTAINERS: Final = Where(require=(Requirement(CONTAINERS, Operator.IN, (RUNS_CONTAINERS,)),))
 _SHARES_GPUS: Final = Where(require=(Requirement(JOB_GPU_SHARES, Operator.NOT_IN, (NO_GPU_SHARES,)),))
 _SHARE: Final = ", or let more of them share a node (`--tasks-per-node`)"
 
@@ -156,10 +160,14 @@ def _no_node_for_shares(state: ClusterState, demand: Demand) -> Refusal | None:
 
 
 def _no_container_runtime(state: ClusterState, image: str) -> Refusal | None:
-    if not image or any("container" in node.inventory.executors for node in state.nodes.values()):
+    if not image or any(CONTAINER in node.inventory.executors for node in state.nodes.values()):
         return None
     message = f"the job names the image {image[:80]!r}, but no node of this cluster can run containers"
     hint = "leave `image` out and give a command that the nodes have"
+    faulty = [node for node in state.nodes.values() if node.inventory.containers_fault]
+    if faulty:
+        node = min(faulty, key=lambda each: each.name)
+        hint = f"node {node.name} would, but: {node.inventory.containers_fault[:300]}"
     return refuse("no_container_runtime", message, hint, image=image[:80])
 
 
@@ -172,9 +180,14 @@ def kept_off_strict_nodes(spec: JobSpec) -> JobSpec:
 
 
 def kept_where_it_can_be_read(spec: JobSpec) -> JobSpec:
-    """Return the job with a selection that avoids nodes too old for its encoding, scripts or shares (E6 to E8)."""
+    """Return the job with a selection that avoids nodes too old for its encoding, scripts or shares (E6 to E8).
+
+    One with an image runs only where containers do (E9).
+    """
     if spec.encoding is not TextEncoding.UTF_8:
         spec = replace(spec, where=both(spec.where, _READS_LATIN_1))
+    if spec.image:
+        spec = replace(spec, where=both(spec.where, _RUNS_CONTAINERS))
     if spec.demand.shares:
         spec = replace(spec, where=both(spec.where, _SHARES_GPUS))
     return replace(spec, where=both(spec.where, _KEEPS_SCRIPTS)) if spec.script else spec
