@@ -21,6 +21,8 @@ from stoker.brain.state.view import GpuKinds, SelectedNodes, SharedRest
 
 ByFree = Mapping[GpuKinds, Mapping[int, Sequence[NodeName]]]
 """Names by kind and number of free GPUs, sorted; no list is empty."""
+_FOLLOWED_MAX: Final = 8
+"""Changes that are cheaper to follow than to add up."""
 _NO_NAMES: Final[Set[NodeName]] = frozenset()
 NO_SUCH_GPU: Final = 1 << 40
 """More memory than any GPU has, in MiB."""
@@ -99,7 +101,7 @@ class CandidateNodes:
                 self._kinds_of = {}
                 for each in self.admitted.classes:
                     self._kinds_of.update(dict.fromkeys(each.names, each.kinds))
-            for name, old, new in moved[self._at :]:
+            for name, old, new in net_moves(moved[self._at :]):
                 kinds = self._kinds_of.get(name)
                 if kinds is not None:
                     _move(by_free[kinds], name, old, new)
@@ -154,6 +156,20 @@ class CandidateNodes:
             for names in by_count.values():
                 names.sort()
         return by_free
+
+
+def net_moves(moved: Sequence[tuple[NodeName, int, int]]) -> Sequence[tuple[NodeName, int, int]]:
+    """Return changes of numbers of free GPUs as one per node.
+
+    Naive: follow each. But most of what a search for victims and a round of backfill free is taken again.
+    """
+    if len(moved) <= _FOLLOWED_MAX:
+        return moved
+    net: dict[NodeName, tuple[int, int]] = {}
+    for name, old, new in moved:
+        first = net.get(name)
+        net[name] = (old if first is None else first[0]), new
+    return [(name, old, new) for name, (old, new) in net.items() if old != new]
 
 
 def _move(by_count: dict[int, list[NodeName]], name: NodeName, old: int, new: int) -> None:

@@ -173,6 +173,8 @@ class GpuNumbers:
 
     def serving(self, admitted: SelectedNodes) -> Sequence[NodeClass] | None:
         """Return the classes of nodes whose free GPUs serve, all of them; None = some must be looked at."""
+        if len(admitted.kinds) == 1 and self.how(admitted.kinds[0]) is GpuCounting.BY_COUNT:
+            return admitted.classes  # by far the most
         how = [*map(self.how, admitted.kinds)]
         if GpuCounting.BY_GPU in how:
             return None

@@ -105,11 +105,12 @@ def fits_besides(searches: Sequence[Search], refusals: Sequence[tuple[NodeName, 
     last = searches[-1]
     if last.cache.foresees_no(last.demand):
         return None
-    every = tuple(name for names in refusals for name in names)
-    for avoided in dict.fromkeys((every, *refusals[:1])) if refusals else ():
-        fits = first_fits([search_of(each.cache, each.demand, {*avoided, *each.barred}) for each in searches])
-        if fits:
-            return fits
+    if refusals:
+        every = tuple(name for names in refusals for name in names)
+        for avoided in dict.fromkeys((every, *refusals[:1])):
+            fits = first_fits([search_of(each.cache, each.demand, {*avoided, *each.barred}) for each in searches])
+            if fits:
+                return fits
     fits = first_fits(searches)
     if fits is None:
         last.cache.missed()  # only now: a table of what is free would foresee no detour that is in vain
@@ -118,4 +119,8 @@ def fits_besides(searches: Sequence[Search], refusals: Sequence[tuple[NodeName, 
 
 def first_fits(searches: Sequence[Search]) -> list[NodeFit] | None:
     """Of the first search that finds any."""
-    return next((fits for fits in map(fit_gang, searches) if fits), None)
+    for search in searches:
+        fits = fit_gang(search)
+        if fits:
+            return fits
+    return None

@@ -54,7 +54,7 @@ class SchedulingPass:
         """Shapes that are done with, and how a reason is found, or the reason."""
         self._fitting: dict[Shape, GpuChoices] = {}
         """Shapes for which there was capacity at the start."""
-        self.reservations = ReservationBook(self._draft, view, now, policy.reservations_max)
+        self.reservations = ReservationBook(self._draft, view, now, policy)
         self._reservable: dict[Shape, None] = {}
         """Blocked shapes of which a job may still get a reservation."""
         self._reserved_for: dict[Shape, JobId] = {}
@@ -355,7 +355,7 @@ class SchedulingPass:
 
     def _note_placed(self, candidate: Candidate, placed: Place) -> None:
         shape = candidate.shape
-        self.reservations.started(placed.job, placed.tasks, self._ends_in_ms(candidate))
+        self.reservations.started(placed.job, placed.tasks, self._record(candidate).spec)
         self._quota_order.take(shape)
         self._preemptor.placed(placed.job, shape)
         self._placed[shape] = self._placed.get(shape, 0) + 1
@@ -425,7 +425,8 @@ class SchedulingPass:
                 else:
                     by_choices.setdefault(self._fitting[shape], []).append(shape)
         # Where all was given back, what was counted at the start needn't be counted anew for each of ten thousand.
-        is_as_before, shortage = self._draft.has_numbers_of_view(), explain.GpuShortage(self._class_status)
+        is_as_before = not self._placed and self._draft.has_numbers_of_view()
+        shortage = explain.GpuShortage(self._class_status)
         for choices, shapes in by_choices.items():
             if len(shapes) == 1:  # as where each has a selection of its own: a table for each would cost ten times more
                 shape = self.deciding.shape = shapes[0]
