@@ -127,7 +127,8 @@ class QueueOrder:
         # A pass goes through its queue once per round. So what may come up is brought into order once, and no more.
         new = [bucket for bucket in tier.rest if bucket.shape in among]
         if new:
-            tier.rest = [bucket for bucket in tier.rest if bucket.shape not in among]
+            is_all = len(new) == len(tier.rest)
+            tier.rest = [] if is_all else [bucket for bucket in tier.rest if bucket.shape not in among]
             tier.heads = sorted(tier.heads + self.heads(new), reverse=True)
         return [head for head in tier.heads if head[2].shape in among]
 

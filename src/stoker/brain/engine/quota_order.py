@@ -104,7 +104,6 @@ class QuotaOrder:
         self._standings: dict[QuotaGroup, int] = {}
         """Of groups that were asked about, until something is taken."""
         self._buckets = buckets
-        self._bounds: dict[Shape, Sequence[tuple[_Row, int, int]]] = {}
         self._limits_of: dict[TenantName, Sequence[tuple[_Row, int, int]]] = {}
         """Of tenants and those above them: what is used, the field of it that is limited, and the limit."""
         self._needs: dict[Shape, Amount] = {}
@@ -120,22 +119,15 @@ class QuotaOrder:
             return None
         if self._depends:
             return self._limits.before(shape, self.used)
-        bounds = self._bounds.get(shape)
-        if bounds is None:
-            bounds = self._bounds[shape] = self._bounds_of(shape)
-        for row, at, most in bounds:
-            if row[at] > most:
-                return self._limits.before(shape, self.used)
-        return None
-
-    def _bounds_of(self, shape: Shape) -> Sequence[tuple[_Row, int, int]]:
-        """What may be in use at most so that one more job of this shape breaks no limit."""
         limits = self._limits_of.get(shape.tenant)
         if limits is None:
             rows, on_path = self.used.by_tenant, self._limits.of_path(shape.tenant)
             limits = self._limits_of[shape.tenant] = [(rows[name], at, limit) for name, at, limit in on_path]
         more = self._needs_of(shape)
-        return [(row, at, limit - more[at]) for row, at, limit in limits if more[at]]
+        for row, at, limit in limits:
+            if row[at] + more[at] > limit and more[at]:
+                return self._limits.before(shape, self.used)
+        return None
 
     def _needs_of(self, shape: Shape) -> Amount:
         more = self._needs.get(shape)

@@ -65,6 +65,8 @@ class SchedulingPass:
         """Made when a job first comes up: where none fits, nothing is to be ordered."""
         self._quota_order = QuotaOrder(view, buckets)
         self._standing = FIRST - 1
+        self._among: tuple[tuple[int, bool], Container[Shape]] | None = None
+        """What may come up in the round of a standing, while there are reservations left or not."""
         self._later: dict[Shape, None] = {}
         """Shapes that wait for a later round."""
         self._borrowers: dict[Shape, None] = {}
@@ -249,6 +251,9 @@ class SchedulingPass:
 
     def _may_come_up_among(self) -> Container[Shape]:
         """Shapes that aren't blocked, and those that may get a reservation or have others give way."""
+        key = self._standing, bool(self._reservable)
+        if self._among is not None and self._among[0] == key:
+            return self._among[1]  # in a round it only shrinks
         among = {shape: None for shape in self._fitting if shape not in self.blocked}
         if not self._quota_order.is_busy:
             among.update(self._reservable)
@@ -256,6 +261,7 @@ class SchedulingPass:
             for group, shapes in self._quota_order.groups.items():
                 if self._quota_order.standing_of(group) <= self._standing or self._preemptor.may_help_group(group):
                     among.update(shapes)
+        self._among = key, among
         return among
 
     def _may_preempt_among(self) -> Container[Shape]:
