@@ -16,7 +16,7 @@ from typing import Final
 from stoker.brain.domain.gpu import model_matches
 from stoker.brain.domain.ids import NodeName
 from stoker.brain.domain.node import Free
-from stoker.brain.engine.draft import Draft, unpacked
+from stoker.brain.engine.draft import Draft, names_by_free, unpacked
 from stoker.brain.state.view import GpuKinds, SelectedNodes, SharedRest
 
 ByFree = Mapping[GpuKinds, Mapping[int, Sequence[NodeName]]]
@@ -146,6 +146,9 @@ class CandidateNodes:
         self._at, of_class = len(self.draft.moved), self.draft.names_by_free()
         by_free: dict[GpuKinds, dict[int, list[NodeName]]] = {}
         for kinds, classes in self.admitted.by_kinds.items():
+            if len(classes) == 1:  # most likely nobody else's: nodes selected by name
+                by_free[kinds] = names_by_free(classes[0], self.draft.free)
+                continue
             by_count = by_free[kinds] = {}
             for each in classes:
                 for count, names in of_class[each].items():

@@ -196,12 +196,20 @@ class GpuNumbers:
             found = self._capacities[packed] = GpuCapacity(slots, spread, free, best)
         return found
 
+    def nodes_without_rows(self, classes: Iterable[NodeClass]) -> int:
+        """Return how many nodes of these classes must be looked at for their rows."""
+        self._drop_stale_rows()
+        return sum([len(each.names) for each in classes if each not in self._rows])
+
+    def _drop_stale_rows(self) -> None:
+        if self._rows_at != self.draft.version:
+            self._rows.clear()
+            self._rows_at = self.draft.version
+
     def rows(self, cache: "DemandCache") -> list[CapacityRow]:
         """Return the rows of the candidate nodes of a cache of this demand. Selections share those of a class."""
+        self._drop_stale_rows()
         draft = self.draft
-        if self._rows_at != draft.version:
-            self._rows.clear()
-            self._rows_at = draft.version
         found: list[CapacityRow] = []
         for kinds, by_count in cache.by_count.items():
             for node_class in cache.candidates.admitted.by_kinds[kinds]:
