@@ -277,6 +277,10 @@ class DemandCache:
             self._at_most_grown = self.candidates.draft.grown
         return self._at_most
 
+    def knows_at_most(self, tasks: int, grown: int) -> None:
+        """Be told what `at_most` is to return while `grown` of the draft is this."""
+        self._at_most, self._at_most_grown = tasks, grown
+
     def at_most_now(self) -> int:
         """Return the same, also counting what was taken since it was last asked for."""
         self._at_most_grown = -1

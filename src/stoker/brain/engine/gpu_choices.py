@@ -70,6 +70,8 @@ class GpuChoices:
         """A table for each way."""
         if self._caches is None:
             self._caches = caches_for(self.candidates, self._demand, self.numbers)
+            if self._serving is not None:  # it needn't count them anew
+                self._caches[-1].knows_at_most(self._counted, self._counted_grown)
         return self._caches
 
     @property
