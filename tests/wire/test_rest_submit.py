@@ -37,6 +37,12 @@ def refused(body: object) -> Refusal:
     return caught.value.refusal
 
 
+def test_a_job_that_may_not_be_requeued_can_not_give_way() -> None:
+    refusal = refused({"command": "true", "preemptible": True, "requeue": False})
+    assert (refusal.code, refusal.facts["other"]) == ("conflicting_fields", "requeue")
+    assert spec(preemptible=True).preemptible
+
+
 def test_the_mvps_body_is_read_by_its_own_bytes() -> None:
     data = (
         b'{"tenant_id":"default","name":"api-job","priority":500,"gpu_count":1,"gpu_memory_mb":16000,"cpu_cores":4,'

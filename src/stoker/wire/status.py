@@ -79,7 +79,7 @@ STATUSES: Final[dict[str, Status]] = {
     "bad_field": _malformed("A field has the wrong type or value"),
     "unknown_field": _malformed("A field is not known"),
     "missing_field": _malformed("A field is missing"),
-    "conflicting_fields": _malformed("Two fields say the same thing"),
+    "conflicting_fields": _malformed("Two fields say the same thing, or one what the other rules out"),
     "bad_parameter": _malformed("A query parameter has the wrong type or value"),
     "unknown_parameter": _malformed("A query parameter is not known"),
     "body_too_large": _malformed("The body is too large", 413),

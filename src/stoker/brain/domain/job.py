@@ -400,6 +400,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     @property
     def refusals(self) -> tuple[tuple[NodeName, ...], ...]:
         """The nodes where each of its last attempts failed to start, newest first, up to one that didn't fail so."""
+        if not self.attempts:
+            return ()  # most that are asked about: a pass asks for each job that it places
         return tuple(takewhile(bool, (attempt.refused_by for attempt in reversed(self.attempts))))
 
     @property

@@ -16,11 +16,13 @@ from typing import Final
 from stoker.brain.domain.gpu import model_matches
 from stoker.brain.domain.ids import NodeName
 from stoker.brain.domain.node import Free
-from stoker.brain.engine.draft import Draft, unpacked
+from stoker.brain.engine.draft import Draft, names_by_free, unpacked
 from stoker.brain.state.view import GpuKinds, SelectedNodes, SharedRest
 
 ByFree = Mapping[GpuKinds, Mapping[int, Sequence[NodeName]]]
 """Names by kind and number of free GPUs, sorted; no list is empty."""
+_FOLLOWED_MAX: Final = 8
+"""Changes that are cheaper to follow than to add up."""
 _NO_NAMES: Final[Set[NodeName]] = frozenset()
 NO_SUCH_GPU: Final = 1 << 40
 """More memory than any GPU has, in MiB."""
@@ -99,7 +101,7 @@ class CandidateNodes:
                 self._kinds_of = {}
                 for each in self.admitted.classes:
                     self._kinds_of.update(dict.fromkeys(each.names, each.kinds))
-            for name, old, new in moved[self._at :]:
+            for name, old, new in net_moves(moved[self._at :]):
                 kinds = self._kinds_of.get(name)
                 if kinds is not None:
                     _move(by_free[kinds], name, old, new)
@@ -144,6 +146,9 @@ class CandidateNodes:
         self._at, of_class = len(self.draft.moved), self.draft.names_by_free()
         by_free: dict[GpuKinds, dict[int, list[NodeName]]] = {}
         for kinds, classes in self.admitted.by_kinds.items():
+            if len(classes) == 1:  # most likely nobody else's: nodes selected by name
+                by_free[kinds] = names_by_free(classes[0], self.draft.free)
+                continue
             by_count = by_free[kinds] = {}
             for each in classes:
                 for count, names in of_class[each].items():
@@ -154,6 +159,20 @@ class CandidateNodes:
             for names in by_count.values():
                 names.sort()
         return by_free
+
+
+def net_moves(moved: Sequence[tuple[NodeName, int, int]]) -> Sequence[tuple[NodeName, int, int]]:
+    """Return changes of numbers of free GPUs as one per node.
+
+    Naive: follow each. But most of what a search for victims and a round of backfill free is taken again.
+    """
+    if len(moved) <= _FOLLOWED_MAX:
+        return moved
+    net: dict[NodeName, tuple[int, int]] = {}
+    for name, old, new in moved:
+        first = net.get(name)
+        net[name] = (old if first is None else first[0]), new
+    return [(name, old, new) for name, (old, new) in net.items() if old != new]
 
 
 def _move(by_count: dict[int, list[NodeName]], name: NodeName, old: int, new: int) -> None:

@@ -21,7 +21,7 @@ Rules: D1  jobs come in order (`queue_order`); each is placed whole or its shape
 Naive: bring all that wait into order, then search for each. But these stages only take, so a shape that doesn't fit at
 the start doesn't fit later: those are sifted out first, unordered, by a look at what is free.
 Limits: a pass costs about 1 us per blocked shape, twice that where it isn't GPUs that are short, 2 us more per shape
-        that fitted at its start, 20 us per selection of nodes, and 10 us per placement, 15 us where there are quotas;
+        that fitted at its start, 10 us per selection of nodes, and 25 us per placement, 35 us where there are quotas;
         never the length of the queue. Jobs come up for reservations and backfill at about 1 us per shape of their
         priority, a reservation costs what `reservation` says, and backfill looks at BACKFILL_LOOKS_MAX jobs.
 """

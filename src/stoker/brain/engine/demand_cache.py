@@ -173,6 +173,8 @@ class GpuNumbers:
 
     def serving(self, admitted: SelectedNodes) -> Sequence[NodeClass] | None:
         """Return the classes of nodes whose free GPUs serve, all of them; None = some must be looked at."""
+        if len(admitted.kinds) == 1 and self.how(admitted.kinds[0]) is GpuCounting.BY_COUNT:
+            return admitted.classes  # by far the most
         how = [*map(self.how, admitted.kinds)]
         if GpuCounting.BY_GPU in how:
             return None
@@ -194,12 +196,20 @@ class GpuNumbers:
             found = self._capacities[packed] = GpuCapacity(slots, spread, free, best)
         return found
 
+    def nodes_without_rows(self, classes: Iterable[NodeClass]) -> int:
+        """Return how many nodes of these classes must be looked at for their rows."""
+        self._drop_stale_rows()
+        return sum([len(each.names) for each in classes if each not in self._rows])
+
+    def _drop_stale_rows(self) -> None:
+        if self._rows_at != self.draft.version:
+            self._rows.clear()
+            self._rows_at = self.draft.version
+
     def rows(self, cache: "DemandCache") -> list[CapacityRow]:
         """Return the rows of the candidate nodes of a cache of this demand. Selections share those of a class."""
+        self._drop_stale_rows()
         draft = self.draft
-        if self._rows_at != draft.version:
-            self._rows.clear()
-            self._rows_at = draft.version
         found: list[CapacityRow] = []
         for kinds, by_count in cache.by_count.items():
             for node_class in cache.candidates.admitted.by_kinds[kinds]:
@@ -266,6 +276,10 @@ class DemandCache:
             self._at_most = found
             self._at_most_grown = self.candidates.draft.grown
         return self._at_most
+
+    def knows_at_most(self, tasks: int, grown: int) -> None:
+        """Be told what `at_most` is to return while `grown` of the draft is this."""
+        self._at_most, self._at_most_grown = tasks, grown
 
     def at_most_now(self) -> int:
         """Return the same, also counting what was taken since it was last asked for."""

@@ -39,6 +39,20 @@ def unpacked(packed: int) -> dict[int, int]:
     return found
 
 
+def names_by_free(node_class: NodeClass, free_on: Mapping[NodeName, Free]) -> dict[int, list[NodeName]]:
+    """Return the nodes of a class that take work by number of free GPUs, by name."""
+    found: dict[int, list[NodeName]] = {}
+    for name in node_class.names:
+        free = free_on.get(name)
+        if free is not None:
+            names = found.get(len(free.gpus))
+            if names is None:
+                found[len(free.gpus)] = [name]
+            else:
+                names.append(name)
+    return found
+
+
 class _Counted(dict[NodeClass, int]):
     """Nodes of classes by number of free GPUs, counted when a class is first asked for."""
 
@@ -60,12 +74,7 @@ class _Grouped(dict[NodeClass, dict[int, list[NodeName]]]):
         self._free = free
 
     def __missing__(self, node_class: NodeClass) -> dict[int, list[NodeName]]:
-        found: dict[int, list[NodeName]] = {}
-        for name in node_class.names:
-            free = self._free.get(name)
-            if free is not None:
-                found.setdefault(len(free.gpus), []).append(name)
-        self[node_class] = found
+        found = self[node_class] = names_by_free(node_class, self._free)
         return found
 
 

@@ -16,7 +16,6 @@ Source: torch.distributed's `env://` rendezvous wants one TCP port at rank 0, kn
 """
 
 from collections.abc import Sequence
-from operator import attrgetter
 from typing import Final
 
 from msgspec.structs import replace
@@ -33,7 +32,6 @@ from stoker.brain.engine.fit import NodeFit, Search
 from stoker.brain.engine.shares import choose_shares
 from stoker.brain.state.view import View
 
-_model_of = attrgetter("model")
 _ATTEMPT_STRIDE: Final = 101
 """How far apart two attempts of one job look: past the ports of the hundred jobs submitted next to it."""
 
@@ -66,17 +64,17 @@ def _spread(search: Search, tasks: int) -> list[NodeFit] | None:
 def number_ranks(draft: Draft, fits: Sequence[NodeFit], demand: Demand) -> list[TaskPlacement]:
     """Return what each rank holds, in rank order. Nothing is taken from the draft yet."""
     placements: list[TaskPlacement] = []
-    for each in sorted(fits):
+    for each in sorted(fits) if len(fits) > 1 else fits:
         if demand.shares:
             taken = choose_shares(draft.free[each.node], demand, each.node, each.tasks, draft.gpu_sharers_max)
             placements += [replace(share, rank=rank) for rank, share in enumerate(taken, start=len(placements))]
             continue
         gpus = suitable_gpus(draft.free[each.node].gpus, demand)
         chosen = choose_gpus(gpus, demand.gpu_count, each.tasks)
-        placements.extend(
+        placements += [
             TaskPlacement(rank=rank, node=each.node, gpus=uuids, cpus=demand.cpus, memory_mb=demand.memory_mb)
             for rank, uuids in enumerate(chosen, start=len(placements))
-        )
+        ]
     return placements
 
 
@@ -85,7 +83,9 @@ def choose_gpus(suitable: Sequence[Gpu], gpu_count: int, tasks: int) -> list[tup
     assert len(suitable) >= gpu_count * tasks, f"{len(suitable)} GPUs for {tasks} tasks of {gpu_count}"
     if not gpu_count:
         return [()] * tasks
-    if len(set(map(_model_of, suitable))) == 1:
+    if len({gpu.model for gpu in suitable}) == 1:
+        if tasks == 1:
+            return [tuple([gpu.uuid for gpu in suitable[:gpu_count]])]
         uuids = [gpu.uuid for gpu in suitable[: gpu_count * tasks]]
         return [tuple(uuids[at : at + gpu_count]) for at in range(0, len(uuids), gpu_count)]
     return _of_several_models(suitable, gpu_count, tasks)

@@ -13,6 +13,8 @@ from stoker.brain.engine.gang import fit_gang
 from stoker.brain.engine.shares import caches_for, search_of
 from stoker.brain.state.view import NodeClass, SelectedNodes
 
+NEW_ROWS_MAX: Final = 128
+"""Nodes of which a table needs rows that no other selection had, up to which it costs no more than a search in vain."""
 FindCandidates = Callable[[SelectedNodes], CandidateNodes]
 NOT_COUNTED: Final = -1
 NODES_PER_SHAPE: Final = 8
@@ -23,7 +25,8 @@ class GpuChoices:
     """Ways in which one demand for GPUs may be served: one model per task, then, where that could help, a mix."""
 
     __slots__ = (
-        *("_at_start", "_caches", "_candidates", "_demand", "_find", "_is_known", "_serving"),
+        *("_at_start", "_caches", "_candidates", "_counted", "_counted_grown", "_demand", "_find", "_is_known"),
+        "_serving",
         *("admitted", "at_most", "numbers", "shapes", "waiting"),
     )
 
@@ -34,6 +37,8 @@ class GpuChoices:
         self._serving: Sequence[NodeClass] | None = None
         """Classes whose free GPUs serve, all of them; None = nobody has asked, or some must be looked at."""
         self._is_known = False
+        self._counted, self._counted_grown = 0, -1
+        """Beyond so many tasks no gang finds GPUs, and which `grown` of the draft that was."""
         self._at_start: int | None = None
         self.at_most = numbers.at_most_anywhere
         """No gang of more tasks found GPUs at the start."""
@@ -49,7 +54,8 @@ class GpuChoices:
         """
         if self._at_start is None and tasks <= self.at_most:
             self._at_start = self.packed_now()
-            self.at_most = self.at_most_now()
+            self.at_most = self._counted = self.at_most_now()
+            self._counted_grown = self.numbers.draft.grown
         return tasks <= self.at_most
 
     @property
@@ -64,6 +70,8 @@ class GpuChoices:
         """A table for each way."""
         if self._caches is None:
             self._caches = caches_for(self.candidates, self._demand, self.numbers)
+            if self._serving is not None:  # it needn't count them anew
+                self._caches[-1].knows_at_most(self._counted, self._counted_grown)
         return self._caches
 
     @property
@@ -91,13 +99,23 @@ class GpuChoices:
         return self.last.at_most_now() if self._serving is None else self.numbers.capacity(self.packed_now()).spread
 
     def may_hold(self, tasks: int) -> bool:
-        """Return whether a gang of so many tasks may find GPUs."""
-        return tasks <= (self.last.at_most() if self._serving is None else self.at_most_now())
+        """Return whether a gang of so many tasks may find GPUs.
+
+        What was too much at one time is too much until something is put back (`grown` of the draft), so old numbers do:
+        to count anew after each placement would cost a look at each node that is selected.
+        """
+        if self._serving is None:
+            return tasks <= self.last.at_most()
+        if self._counted_grown != self.numbers.draft.grown:
+            self._counted, self._counted_grown = self.at_most_now(), self.numbers.draft.grown
+        return tasks <= self._counted
 
     def pays_for_table(self) -> bool:
         """Return whether so many shapes may fit that a table of what is free is cheaper than searches in vain."""
-        # Where selections share the rows of a table it is always.
-        return self._serving is not None or len(self.shapes) * NODES_PER_SHAPE >= self.last.node_count()
+        most = len(self.shapes) * NODES_PER_SHAPE
+        if self._serving is None:
+            return self.last.node_count() <= most
+        return self.numbers.nodes_without_rows(self._serving) <= max(most, NEW_ROWS_MAX)
 
 
 def fits_besides(searches: Sequence[Search], refusals: Sequence[tuple[NodeName, ...]]) -> list[NodeFit] | None:
@@ -105,11 +123,12 @@ def fits_besides(searches: Sequence[Search], refusals: Sequence[tuple[NodeName, 
     last = searches[-1]
     if last.cache.foresees_no(last.demand):
         return None
-    every = tuple(name for names in refusals for name in names)
-    for avoided in dict.fromkeys((every, *refusals[:1])) if refusals else ():
-        fits = first_fits([search_of(each.cache, each.demand, {*avoided, *each.barred}) for each in searches])
-        if fits:
-            return fits
+    if refusals:
+        every = tuple(name for names in refusals for name in names)
+        for avoided in dict.fromkeys((every, *refusals[:1])):
+            fits = first_fits([search_of(each.cache, each.demand, {*avoided, *each.barred}) for each in searches])
+            if fits:
+                return fits
     fits = first_fits(searches)
     if fits is None:
         last.cache.missed()  # only now: a table of what is free would foresee no detour that is in vain
@@ -118,4 +137,8 @@ def fits_besides(searches: Sequence[Search], refusals: Sequence[tuple[NodeName, 
 
 def first_fits(searches: Sequence[Search]) -> list[NodeFit] | None:
     """Of the first search that finds any."""
-    return next((fits for fits in map(fit_gang, searches) if fits), None)
+    for search in searches:
+        fits = fit_gang(search)
+        if fits:
+            return fits
+    return None

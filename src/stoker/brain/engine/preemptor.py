@@ -64,6 +64,8 @@ class Preemptor:
 
     def placed(self, job: JobId, shape: Shape) -> None:
         """Note that a job was placed. One that has a claim may find place elsewhere, and counts once."""
+        if self._search is None and not self.claiming:
+            return  # nor is any served: that is found out in a search
         claimed = self.claiming.pop(job, None) is not None
         served = self._served.pop(job, None) is not None
         self._claims.pop(job, None)

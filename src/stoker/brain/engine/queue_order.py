@@ -14,7 +14,7 @@ Limits: `in_order` costs about 1 us per job that comes up and, once in a pass, p
 
 from bisect import bisect_left
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from heapq import heappop, heappush
+from heapq import heappop, heappush, heapreplace
 from itertools import islice
 from typing import Final, NamedTuple
 
@@ -127,7 +127,8 @@ class QueueOrder:
         # A pass goes through its queue once per round. So what may come up is brought into order once, and no more.
         new = [bucket for bucket in tier.rest if bucket.shape in among]
         if new:
-            tier.rest = [bucket for bucket in tier.rest if bucket.shape not in among]
+            is_all = len(new) == len(tier.rest)
+            tier.rest = [] if is_all else [bucket for bucket in tier.rest if bucket.shape not in among]
             tier.heads = sorted(tier.heads + self.heads(new), reverse=True)
         return [head for head in tier.heads if head[2].shape in among]
 
@@ -222,18 +223,19 @@ def in_order(
             continue
         if head is None:
             return
-        if is_behind:
-            heappop(behind)
-        else:
-            heads.pop()
         _, job, bucket, array, _ = head
-        shape = bucket.shape
-        if shape in blocked:
-            continue
-        yield Candidate(job, shape, array or view.job(job).array_of, array != _NO_ARRAY)
-        following = order.following(head)
-        if following is not None:
-            heappush(behind, following)
+        shape, following = bucket.shape, None
+        if shape not in blocked:
+            yield Candidate(job, shape, array or view.job(job).array_of, array != _NO_ARRAY)
+            following = order.following(head)
+        if not is_behind:
+            heads.pop()
+            if following is not None:
+                heappush(behind, following)
+        elif following is not None:
+            heapreplace(behind, following)
+        else:
+            heappop(behind)
 
 
 class AllBut:

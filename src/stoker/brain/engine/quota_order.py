@@ -108,6 +108,8 @@ class QuotaOrder:
         """Of tenants and those above them: what is used, the field of it that is limited, and the limit."""
         self._needs: dict[Shape, Amount] = {}
         self._limits = QuotaLimits(view.tenants, view.pools, usage.held_milli + view.free_milli)
+        self._depends = bool(self._limits.pools.strict or usage.unlending)
+        """The limits depend on what others hold."""
         self._guaranteed = view.pools.guaranteed_milli(self._limits.gpu_milli)
         self.used = UsageDraft(view)
 
@@ -115,19 +117,17 @@ class QuotaOrder:
         """Return the limit that one more job of this shape would break (W1)."""
         if not self.is_busy:
             return None
-        if not self._limits.pools.strict and not self.used.unlending:
-            limits = self._limits_of.get(shape.tenant)
-            if limits is None:
-                rows = self.used.by_tenant
-                on_path = self._limits.of_path(shape.tenant)
-                limits = self._limits_of[shape.tenant] = [(rows[name], at, limit) for name, at, limit in on_path]
-            more = self._needs_of(shape)
-            for row, at, limit in limits:
-                if row[at] + more[at] > limit and more[at]:
-                    break
-            else:
-                return None
-        return self._limits.before(shape, self.used)
+        if self._depends:
+            return self._limits.before(shape, self.used)
+        limits = self._limits_of.get(shape.tenant)
+        if limits is None:
+            rows, on_path = self.used.by_tenant, self._limits.of_path(shape.tenant)
+            limits = self._limits_of[shape.tenant] = [(rows[name], at, limit) for name, at, limit in on_path]
+        more = self._needs_of(shape)
+        for row, at, limit in limits:
+            if row[at] + more[at] > limit and more[at]:
+                return self._limits.before(shape, self.used)
+        return None
 
     def _needs_of(self, shape: Shape) -> Amount:
         more = self._needs.get(shape)
@@ -144,7 +144,12 @@ class QuotaOrder:
         """The shapes in the queue by what their standing depends on: few, also where ten thousand wait."""
         found: dict[QuotaGroup, dict[Shape, None]] = {}
         for bucket in self._buckets:
-            found.setdefault(bucket.shape.quota_group, {})[bucket.shape] = None
+            group = bucket.shape.quota_group
+            shapes = found.get(group)
+            if shapes is None:
+                found[group] = {bucket.shape: None}
+            else:
+                shapes[bucket.shape] = None
         return found
 
     def next_standing(self, standing: int, *among: Container[Shape]) -> int | None:
@@ -195,10 +200,13 @@ class QuotaOrder:
     def charge(self, shape: Shape, used: UsageDraft) -> None:
         """Add what one job of this shape needs to `used`."""
         self._owed.clear()
-        more = self._needs_of(shape)
+        gpu_milli, gpu_memory_mb, cpus, memory_mb, jobs = self._needs_of(shape)
         for row in used.account(shape).charged:
-            for at, amount in enumerate(more):
-                row[at] += amount
+            row[0] += gpu_milli
+            row[1] += gpu_memory_mb
+            row[2] += cpus
+            row[3] += memory_mb
+            row[4] += jobs
 
     def standing(self, shape: Shape) -> int:
         """Return the standing: the lower number comes first. It only rises in a pass, as GPUs are taken."""

@@ -85,8 +85,8 @@ def ends_in_ms(spec: JobSpec, policy: Policy) -> int:
 class ReservationBook:
     """The reservations of one pass."""
 
-    def __init__(self, draft: Draft, view: View, now: Instant, reservations_max: int) -> None:
-        self._draft, self._view, self._now, self._max = draft, view, now, reservations_max
+    def __init__(self, draft: Draft, view: View, now: Instant, policy: Policy) -> None:
+        self._draft, self._view, self._now, self._policy = draft, view, now, policy
         self.made: list[Reservation] = []
         """In the order of the queue."""
         self._withdrawn: list[list[TaskPlacement]] = []
@@ -99,8 +99,8 @@ class ReservationBook:
         """The number of GPUs that were free and kept."""
         self._claimed: dict[NodeName, NodeAmount] = {}
         """Of what will come free, what earlier reservations take (R4)."""
-        self._new: list[tuple[JobId, Sequence[TaskPlacement], int]] = []
-        """Jobs that this pass started, and in how many milliseconds each has ended at the latest."""
+        self._new: list[tuple[JobId, Sequence[TaskPlacement], JobSpec]] = []
+        """Jobs that this pass started, and that nobody who reserves has asked about."""
         self._started: dict[NodeName, list[FutureRelease]] = {}
         """What jobs that this pass started will free."""
         self._releases: dict[NodeName, Sequence[FutureRelease]] = {}
@@ -112,9 +112,9 @@ class ReservationBook:
 
     @property
     def is_full(self) -> bool:
-        return len(self.made) - len(self._claims) >= self._max
+        return len(self.made) - len(self._claims) >= self._policy.reservations_max
 
-    def started(self, job: JobId, tasks: Sequence[TaskPlacement], ends_in_ms: int) -> None:
+    def started(self, job: JobId, tasks: Sequence[TaskPlacement], spec: JobSpec) -> None:
         """Note that a job was placed. What was kept for its claim, elsewhere, is free again."""
         if job in self._claims:
             self._drop(job)
@@ -123,12 +123,12 @@ class ReservationBook:
                 self._started[name] = [each for each in self._started[name] if each.job != job]
                 self._releases.pop(name, None)
             self._ends.clear()
-        self._new.append((job, tasks, ends_in_ms))
+        self._new.append((job, tasks, spec))
 
     def _note_started(self) -> None:
         """Count what this pass placed among what will come free."""
-        for job, tasks, ends_in_ms in self._new:
-            ends_by = later(self._now, ends_in_ms)
+        for job, tasks, spec in self._new:
+            ends_by = later(self._now, ends_in_ms(spec, self._policy))
             for task in tasks:
                 known = {gpu.uuid: gpu for gpu in self._view.nodes[task.node].inventory.gpus}
                 # A shared GPU isn't whole again with the end of one task: it counts as held for good (R4).

@@ -54,7 +54,7 @@ class SchedulingPass:
         """Shapes that are done with, and how a reason is found, or the reason."""
         self._fitting: dict[Shape, GpuChoices] = {}
         """Shapes for which there was capacity at the start."""
-        self.reservations = ReservationBook(self._draft, view, now, policy.reservations_max)
+        self.reservations = ReservationBook(self._draft, view, now, policy)
         self._reservable: dict[Shape, None] = {}
         """Blocked shapes of which a job may still get a reservation."""
         self._reserved_for: dict[Shape, JobId] = {}
@@ -65,6 +65,8 @@ class SchedulingPass:
         """Made when a job first comes up: where none fits, nothing is to be ordered."""
         self._quota_order = QuotaOrder(view, buckets)
         self._standing = FIRST - 1
+        self._among: tuple[tuple[int, bool], Container[Shape]] | None = None
+        """What may come up in the round of a standing, while there are reservations left or not."""
         self._later: dict[Shape, None] = {}
         """Shapes that wait for a later round."""
         self._borrowers: dict[Shape, None] = {}
@@ -249,6 +251,9 @@ class SchedulingPass:
 
     def _may_come_up_among(self) -> Container[Shape]:
         """Shapes that aren't blocked, and those that may get a reservation or have others give way."""
+        key = self._standing, bool(self._reservable)
+        if self._among is not None and self._among[0] == key:
+            return self._among[1]  # in a round it only shrinks
         among = {shape: None for shape in self._fitting if shape not in self.blocked}
         if not self._quota_order.is_busy:
             among.update(self._reservable)
@@ -256,6 +261,7 @@ class SchedulingPass:
             for group, shapes in self._quota_order.groups.items():
                 if self._quota_order.standing_of(group) <= self._standing or self._preemptor.may_help_group(group):
                     among.update(shapes)
+        self._among = key, among
         return among
 
     def _may_preempt_among(self) -> Container[Shape]:
@@ -355,7 +361,7 @@ class SchedulingPass:
 
     def _note_placed(self, candidate: Candidate, placed: Place) -> None:
         shape = candidate.shape
-        self.reservations.started(placed.job, placed.tasks, self._ends_in_ms(candidate))
+        self.reservations.started(placed.job, placed.tasks, self._record(candidate).spec)
         self._quota_order.take(shape)
         self._preemptor.placed(placed.job, shape)
         self._placed[shape] = self._placed.get(shape, 0) + 1
@@ -425,7 +431,8 @@ class SchedulingPass:
                 else:
                     by_choices.setdefault(self._fitting[shape], []).append(shape)
         # Where all was given back, what was counted at the start needn't be counted anew for each of ten thousand.
-        is_as_before, shortage = self._draft.has_numbers_of_view(), explain.GpuShortage(self._class_status)
+        is_as_before = not self._placed and self._draft.has_numbers_of_view()
+        shortage = explain.GpuShortage(self._class_status)
         for choices, shapes in by_choices.items():
             if len(shapes) == 1:  # as where each has a selection of its own: a table for each would cost ten times more
                 shape = self.deciding.shape = shapes[0]

@@ -122,7 +122,8 @@ _options: Final = with_options(
     click.option(
         "--preemptible/--no-preemptible",
         default=None,
-        help="Whether it may be stopped and started again for a job of a higher priority. [default: no]",
+        help="Whether it may be stopped and started again for a job of a higher priority, which "
+        "--no-requeue rules out. [default: no]",
     ),
     click.option(
         "--checkpoint",

@@ -313,6 +313,11 @@ def spec_of(body: JobBody, now: Instant, at: str = "", home: TenantName = DEFAUL
 
     Raises: StokerError for two words for one thing, or a text that can't be read.
     """
+    if body.preemptible and not body.requeue:
+        # Who reads both as Slurm does expects it to be cancelled then; here it would never give way, without a word.
+        message = "`preemptible` says that the job may be stopped and started again, `requeue: false` that it may not"
+        hint = "leave one of the two out: a job that isn't requeued never gives way to another"
+        raise refusal_error("conflicting_fields", message, hint, path=_join(at, "preemptible"), other="requeue")
     command = _command(body, at)
     return JobSpec(
         name=body.name or name_from(command),
