@@ -339,7 +339,7 @@ class Supervisor:
     def _leader_ended(self, task: RunnerTask, status: int, now_s: float) -> None:
         self.hear_answer(task)
         if task.container is not None:
-            self.containers.ended(task)
+            self.containers.ended(task, status)
         task.leader_ended(status, now_s)
         self._ending[task.key] = task
 
