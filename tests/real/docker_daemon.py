@@ -119,9 +119,11 @@ class Daemon:
             point = line.split()[4]
             if point.startswith(f"{self.folder}/"):
                 subprocess.run(["umount", "-l", point], check=False)
-        for folder in Path("/sys/fs/cgroup").glob("*/docker"):
-            with suppress(OSError):
-                folder.rmdir()
+        for name in ("docker", "libpod_parent"):
+            for top in Path("/sys/fs/cgroup").glob(f"*/{name}"):
+                for parent, _, _ in os.walk(top, topdown=False):
+                    with suppress(OSError):  # another's container is in it
+                        Path(parent).rmdir()
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
