@@ -33,7 +33,7 @@ few="curl:curl git:git pgrep:procps"
 many="$few chromium:chromium ip:iproute2 iptables:iptables pg_ctlcluster:postgresql torchrun:python3-torch mpirun:openmpi-bin"
 many="$many promtool:prometheus"
 # Jobs run in containers of a real engine.
-many="$many dockerd:docker.io containerd:containerd runc:runc busybox:busybox-static docker-registry:docker-registry"
+many="$many dockerd:docker.io containerd:containerd runc:runc busybox:busybox-static docker-registry:docker-registry podman:podman conmon:conmon"
 # A library in the place of the GPU driver's is compiled.
 many="$many cc:gcc cc:libc6-dev"
 # Whole machines lose their power where that is asked for (see tests/real/test_machines.py).

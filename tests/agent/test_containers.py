@@ -24,6 +24,7 @@ from stoker.brain.domain.container import (
 from stoker.brain.domain.instruction import Start, TaskKey
 from stoker.brain.domain.job import EndCause
 from stoker.brain.domain.report import Beat
+from tests.agent.twin_runner import TwinRunner
 from tests.agent.twins import Node, key, on_virtual_time, start, stop
 from tests.rig.sim_ports import Notes, SimClock
 
@@ -277,3 +278,30 @@ async def test_a_node_without_containers_never_starts_one_as_a_process() -> None
         node.control.tell(with_image(key(1), "x"))
         await node.until(lambda: node.finished() == [(key(1), EndCause.NEVER_STARTED)])
         assert node.runner.starts == []
+
+
+@on_virtual_time
+async def test_a_runner_that_is_older_than_containers_is_given_none_and_the_node_says_so() -> None:
+    """A runner outlives the agent that is upgraded: it would overlook the container, and run the command as it is."""
+    images = SlowContainers()
+    images.ready.set()
+    runner = TwinRunner()
+    runner.runs_containers = False
+    async with Node(runner=runner, containers=images) as node:
+        await node.until(lambda: any(each.inventory.containers_fault for each in node.control.registered))
+        said = node.control.registered[-1].inventory
+        assert (said.executors, "of an older version" in said.containers_fault) == (("process",), True)
+        await node.connected(streams=len(node.control.sessions))
+        node.control.tell(with_image(key(1), "x"))
+        await node.until(lambda: node.finished() == [(key(1), EndCause.NEVER_STARTED)])
+        assert node.runner.starts == []
+
+
+@on_virtual_time
+async def test_a_node_keeps_leases_only_if_its_containers_are_in_the_cgroups_of_their_tasks() -> None:
+    for contained, cgroups in ((True, True), (False, True), (True, False)):
+        images, runner = SlowContainers(), TwinRunner()
+        images.contained, runner.keeps_leases, runner.cgroups = contained, True, cgroups
+        async with Node(runner=runner, containers=images) as node:
+            await node.connected()
+            assert node.control.registered[-1].inventory.keeps_leases == (contained and cgroups)

@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import AsyncGenerator
 
+import msgspec
+
 from stoker.agent.ports import (
     LeasesUnkept,
     LogSlice,
@@ -42,6 +44,7 @@ class TwinRunner:
         self.can_start = True
         self.keeps_leases = False
         self.cgroups = True
+        self.runs_containers = True
         self.fault: str | None = ""
         self.stopped = False
         """As SIGSTOP does: it doesn't answer questions."""
@@ -64,6 +67,7 @@ class TwinRunner:
         kept = RunnerInventory(
             tasks=tasks, ends=offered, keeps_leases=self.keeps_leases, fault=self.fault, cgroups=self.cgroups
         )
+        kept = msgspec.structs.replace(kept, runs_containers=self.runs_containers)
         self._reports.put_nowait(kept)
 
     async def reports(self) -> AsyncGenerator[RunnerReport, None]:

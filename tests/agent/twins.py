@@ -9,6 +9,8 @@ import os
 from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable
 from typing import Any, TypeVar
 
+from msgspec.structs import replace
+
 from stoker.agent.container_ports import Containers, NoContainers
 from stoker.agent.daemon import Daemon
 from stoker.agent.gpu_ports import GpuCare
@@ -225,7 +227,11 @@ class Node:
             containers=containers or NoContainers(),
         )
         env = {"PATH": "/node/bin", "HOME": "/home/agent"}
-        self.daemon = Daemon(registration(gpus, account), ports, node_env=env, rules=rules)
+        made = registration(gpus, account)
+        if containers is not None:
+            kinds = replace(made.inventory, executors=("process", "container"))
+            made = replace(made, inventory=kinds)
+        self.daemon = Daemon(made, ports, node_env=env, rules=rules)
 
     async def __aenter__(self) -> "Node":
         self._task = asyncio.ensure_future(self.daemon.run())

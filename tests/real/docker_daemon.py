@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import IO, Final
 
 import pytest
 
@@ -40,6 +40,10 @@ needs_docker: Final = pytest.mark.skipif(bool(why_not()), reason=f"NOT PROVED HE
 class Daemon:
     """A dockerd."""
 
+    init = True
+    """Whether it has an init process for containers."""
+    image = IMAGE
+
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.socket = folder / "docker.sock"
@@ -55,13 +59,16 @@ class Daemon:
         words = ["dockerd", *none, "--host", f"unix://{self.socket}", "--data-root", str(self.folder / "data")]
         words += ["--exec-root", str(self.folder / "exec"), "--pidfile", str(self.folder / "dockerd.pid")]
         with (self.folder / "dockerd.log").open("ab") as log:
-            self._process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self._started(words, log, dict(os.environ))
+
+    def _started(self, words: list[str], log: IO[bytes], env: dict[str, str]) -> None:
+        self._process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env)
         until = time.monotonic() + START_S_MAX
         while self._docker("version").returncode != 0:
             if self._process.poll() is not None or time.monotonic() > until:
                 self.stop()
-                words_said = (self.folder / "dockerd.log").read_text(errors="replace")[-400:]
-                pytest.skip(f"NOT PROVED HERE: no dockerd can be started: {words_said}")
+                said = Path(log.name).read_text(errors="replace")[-400:]
+                pytest.skip(f"NOT PROVED HERE: {words[0]} can't be started: {said}")
             time.sleep(0.05)
 
     def build(self) -> None:
@@ -112,16 +119,52 @@ class Daemon:
             point = line.split()[4]
             if point.startswith(f"{self.folder}/"):
                 subprocess.run(["umount", "-l", point], check=False)
-        for folder in Path("/sys/fs/cgroup").glob("*/docker"):
-            with suppress(OSError):
-                folder.rmdir()
+        for name in ("docker", "libpod_parent"):
+            for top in Path("/sys/fs/cgroup").glob(f"*/{name}"):
+                for parent, _, _ in os.walk(top, topdown=False):
+                    with suppress(OSError):  # another's container is in it
+                        Path(parent).rmdir()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class Podman(Daemon):
+    """Podman's service, with runc: crun doesn't take the cgroups that most test machines have."""
+
+    init = False
+    image = f"docker.io/{IMAGE}"
+
+    def start(self) -> None:
+        configuration = self.folder / "containers.conf"
+        configuration.write_text(
+            '[containers]\ndefault_ulimits = ["nofile=20000:20000", "nproc=32768:32768"]\n'
+            '[engine]\nruntime = "runc"\ncgroup_manager = "cgroupfs"\nevents_logger = "file"\n'
+        )
+        words = ["podman", "--storage-driver", "overlay", "--root", f"{self.folder}/data"]
+        words += ["--runroot", f"{self.folder}/run", "--tmpdir", f"{self.folder}/tmp"]
+        words += ["system", "service", "-t", "0", f"unix://{self.socket}"]
+        with (self.folder / "podman.log").open("ab") as log:
+            self._started(words, log, {**os.environ, "CONTAINERS_CONF": str(configuration)})
+
+
+@contextmanager
+def podman_engine() -> Iterator[Daemon]:
+    """Podman's service with the image, ended and cleaned up afterwards."""
+    missing = [name for name in ("podman", "conmon", "runc") if shutil.which(name) is None]
+    if missing:
+        pytest.skip(f"NOT PROVED HERE: not installed: {', '.join(missing)}")
+    with _engine(Podman(Path(tempfile.mkdtemp(prefix="stoker-podman-")))) as daemon:
+        yield daemon
 
 
 @contextmanager
 def docker_engine() -> Iterator[Daemon]:
     """A dockerd with the image, ended and cleaned up afterwards."""
-    daemon = Daemon(Path(tempfile.mkdtemp(prefix="stoker-docker-")))
+    with _engine(Daemon(Path(tempfile.mkdtemp(prefix="stoker-docker-")))) as daemon:
+        yield daemon
+
+
+@contextmanager
+def _engine(daemon: Daemon) -> Iterator[Daemon]:
     daemon.folder.chmod(0o711)
     try:
         daemon.start()

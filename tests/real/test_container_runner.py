@@ -13,16 +13,16 @@ from stoker.agent.ports import StartTask, TaskEnding
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.job import EndCause
 from tests.contracts.runner import Listener, agent_on, key
-from tests.real.docker_daemon import IMAGE, Daemon, docker_engine, needs_docker
-from tests.real.runner_node import TREE_MODES, RealNode, is_alive, node_in, wait_until
+from tests.real.docker_daemon import Daemon, docker_engine, needs_docker, podman_engine
+from tests.real.runner_node import TREE_MODES, RealNode, cgroups_here, is_alive, node_in, wait_until
 
 pytestmark = needs_docker
 SLEEPS = ("sleep", "600")
 
 
-@pytest.fixture(scope="module")
-def docker() -> Iterator[Daemon]:
-    with docker_engine() as daemon:
+@pytest.fixture(scope="module", params=["docker", pytest.param("podman", marks=pytest.mark.heavy)])
+def docker(request: pytest.FixtureRequest) -> Iterator[Daemon]:
+    with docker_engine() if request.param == "docker" else podman_engine() as daemon:
         yield daemon
 
 
@@ -34,9 +34,9 @@ def nothing_left(docker: Daemon) -> Iterator[None]:
 
 def container(node: RealNode, docker: Daemon, of: TaskKey, *words: str, in_cgroup: bool = True) -> StartTask:
     fields = {
-        "socket": str(docker.socket), "owner": "tests", "cluster": "c", "epoch": 1, "image": IMAGE, "entrypoint": None,
-        "mounts": [], "allowed": [], "hidden": [], "shm_mb": 64, "network": "none", "cpus": 1, "devices": [],
-        "init": True, "in_cgroup": in_cgroup,
+        "socket": str(docker.socket), "owner": "tests", "cluster": "c", "epoch": 1, "image": docker.image,
+        "entrypoint": None, "mounts": [], "allowed": [], "hidden": [], "shm_mb": 64, "network": "none", "cpus": 1,
+        "devices": [], "init": docker.init, "in_cgroup": in_cgroup,
     }  # fmt: skip
     task = node.command(of, words, {}, workdir="")
     return msgspec.structs.replace(task, container=fields)
@@ -59,7 +59,7 @@ async def test_a_stop_ends_a_container_however_processes_are_followed(
     docker: Daemon, tmp_path: Path, mode: str
 ) -> None:
     async with node_in(tmp_path, tree=mode) as node, running(node, docker, key(1)) as (agent, pid):
-        await agent.runner.stop(key(1), 10_000)
+        await agent.runner.stop(key(1), 1_000)  # without an init process a sleep ignores the terminate signal
         end = await agent.end(key(1))
         assert (end.cause, is_alive(pid)) == (EndCause.STOPPED, False)
         assert docker.containers() == []
@@ -94,3 +94,17 @@ async def test_while_the_engine_hangs_a_container_in_the_tasks_cgroup_is_proved_
             os.kill(docker.pid, signal.SIGCONT)
         assert (await agent.end(key(1))).cause is EndCause.STOPPED
     wait_until(lambda: docker.containers() == [], "it is removed once the engine answers")
+
+
+async def test_an_end_an_output_and_a_kill_for_memory_are_told_by_either_engine(docker: Daemon, tmp_path: Path) -> None:
+    async with node_in(tmp_path) as node, agent_on(node) as agent:
+        await agent.runner.start(container(node, docker, key(1), "sh", "-c", "echo out; echo err >&2; exit 7"))
+        assert (await agent.end(key(1))).exit_code == 7
+        assert sorted((await agent.runner.read_log(key(1), 0, 100)).data.splitlines()) == [b"err", b"out"]
+        if not cgroups_here("auto")[1]:
+            return
+        hungry = container(node, docker, key(2), "sh", "-c", "x=a; while :; do x=$x$x; done")
+        limited = msgspec.structs.replace(hungry.start, memory_mb=48)
+        await agent.runner.start(msgspec.structs.replace(hungry, start=limited))
+        end = await agent.end(key(2))
+        assert (end.oom, end.exit_code) == (True, 137)

@@ -154,7 +154,6 @@ class InstructionExecutor:
         self._say_as_whom(start)
         self._observed.starting(start)
         if self._ports.containers.image_of(start) and not self.runs_containers:
-            self._observed.withdrawn(start.key)
             words = "the runner of this node is older than containers, and would start a bare process"
             self._end_unstarted(start.key, EndCause.NEVER_STARTED, words)
             return

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stoker.agent.runner.container.client import is_of_the_node
 from stoker.agent.runner.container.mounts import AllowedMounts, once_each
 from stoker.agent.runner.container.request import create_request, variables
 from stoker.agent.runner.process.account import CannotStart
@@ -162,3 +163,17 @@ def test_whatever_path_is_named_what_is_mounted_lies_in_an_allowed_folder(parts:
             return
         assert os.path.realpath(found["source"]) == found["source"]
         assert f"{found['source']}/".startswith(f"{os.path.realpath(tree)}/data/")
+
+
+@pytest.mark.parametrize(
+    ("words", "of_the_node"),
+    [
+        ("mkdir /var/lib/docker/overlay2/x: no space left on device", True),
+        ('could not select device driver "" with capabilities: [[gpu]]', True),
+        ("nvidia-container-cli: device error: GPU-1: unknown device", True),
+        ('exec: "nope": executable file not found in $PATH', False),
+        ("invalid mount config for type bind", False),
+    ],
+)
+def test_what_a_node_lacks_is_not_the_jobs_fault(words: str, of_the_node: bool) -> None:
+    assert is_of_the_node(words) is of_the_node

@@ -346,7 +346,7 @@ class Supervisor:
         self.hear_answer(task)
         self.sessions.leader_ended(task, status, now_s)
         if task.container is not None:
-            self.containers.ended(task)
+            self.containers.ended(task, status)
         task.leader_ended(status, now_s)
         self._ending[task.key] = task
 

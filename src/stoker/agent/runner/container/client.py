@@ -51,6 +51,11 @@ _READ_BYTES: Final = 64 * 1024
 _HEADER_BYTES: Final = 8
 _FAILED: Final = 125
 """As `docker run` exits when no container could be run."""
+_OF_THE_NODE: Final = (
+    "no space left on device", "read-only file system", "input/output error", "cannot allocate memory",
+    "could not select device driver", "nvidia-container-cli", "unresolvable cdi devices",
+)  # fmt: skip
+"""What engines say of a disk that is full or broken, and of GPUs that they aren't set up for (L5)."""
 _STREAMS: Final = {1: 1, 2: 2}
 _FORWARDED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
@@ -80,6 +85,8 @@ class ContainerRun:
             output = self._start()
         except EngineRefused as error:
             image = self._asked["create"]["Image"]
+            if is_of_the_node(str(error)):
+                return self._cannot(f"{ENGINE_FAULT}{_plainly(error)}")
             return self._cannot(f"the container of image {image[:200]!r} can't be started: {_plainly(error)}")
         except EngineGone as error:
             return self._cannot(f"{ENGINE_FAULT}{error}")
@@ -205,6 +212,11 @@ class ContainerRun:
     def _tell(self) -> None:
         with suppress(OSError):
             write_all(RESULT, json.dumps(self._result).encode())
+
+
+def is_of_the_node(words: str) -> bool:
+    """Return whether an engine refuses for something that its node lacks, and the job couldn't have said better."""
+    return any(each in words.lower() for each in _OF_THE_NODE)
 
 
 def _removed(engine: Engine, container: str) -> bool:

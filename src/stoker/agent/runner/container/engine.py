@@ -53,15 +53,21 @@ class Engine:
         """
         connection, status, received = self._asked(method, path, body, timeout_s)
         with connection:
-            try:
-                while part := connection.recv(_READ_BYTES):
-                    received += part
-                    if len(received) > _ANSWER_BYTES_MAX:
-                        raise EngineGone(f"it answered {method} {path} with more than {_ANSWER_BYTES_MAX} bytes")
-            except TimeoutError as error:
-                raise _late(method, path, timeout_s) from error
-            except OSError as error:
-                raise EngineGone(f"it broke off its answer to {method} {path}: {error.strerror or error}") from error
+            return self._answer(connection, method, path, status, received)
+
+    def _answer(self, connection: socket.socket, method: str, path: str, status: int, received: bytes) -> object:
+        """Return the JSON of an answer of which some was received. Raises EngineGone, EngineRefused."""
+        try:
+            while part := connection.recv(_READ_BYTES):
+                received += part
+                if len(received) > _ANSWER_BYTES_MAX:
+                    raise EngineGone(f"it answered {method} {path} with more than {_ANSWER_BYTES_MAX} bytes")
+        except TimeoutError as error:
+            raise _late(method, path, connection.gettimeout()) from error
+        except OSError as error:
+            if isinstance(error, EngineGone):
+                raise
+            raise EngineGone(f"it broke off its answer to {method} {path}: {error.strerror or error}") from error
         try:
             answer = json.loads(received) if received.strip() else None
         except ValueError as error:
@@ -79,8 +85,8 @@ class Engine:
         """
         connection, status, received = self._asked(method, path, None, timeout_s)
         if status >= 400:
-            connection.close()
-            raise EngineRefused(status, received.decode("utf-8", "replace")[:_WORDS_MAX])
+            with connection:
+                self._answer(connection, method, path, status, received)
         connection.settimeout(None)
         return connection, received
 

@@ -41,6 +41,8 @@ _AGAIN_FIRST_S: Final = 0.5
 _AGAIN_MAX_S: Final = 30.0
 _REMOVAL_S: Final = 120.0
 """After which a removal is killed; by itself it gives up sooner."""
+_KILLED: Final = 128 + signal.SIGKILL
+"""As engines tell it."""
 _RESULT_BYTES_MAX: Final = 64 * 1024
 
 
@@ -55,6 +57,19 @@ class _Removal:
         self.again_s = 0.0
         self.pause_s = _AGAIN_FIRST_S
         self.told = False
+
+
+def _ran_out(task: RunnerTask, status: int) -> bool:
+    """Return whether a container was surely killed for its memory, although its engine doesn't say so.
+
+    Podman's doesn't on version 1, where the kernel's count of such kills goes with the container's own cgroup. Killed
+    by nobody here, with all of its memory in use, is as near as one can come there.
+    """
+    wanted_mb = task.tree.group.memory_mb
+    if not wanted_mb or os.waitstatus_to_exitcode(status) != _KILLED:
+        return False
+    killed, peak_mb = task.tree.group.memory()
+    return killed or peak_mb >= wanted_mb
 
 
 class TaskContainers:
@@ -90,8 +105,8 @@ class TaskContainers:
             launch.own(path, read_only=True)
         return launch
 
-    def ended(self, task: RunnerTask) -> None:
-        """Take what the client of a task has said before its end."""
+    def ended(self, task: RunnerTask, status: int) -> None:
+        """Take what the client of a task has said before its end, which had this status."""
         if task.result < 0:
             return
         said = b""
@@ -102,6 +117,7 @@ class TaskContainers:
         with suppress(ValueError):
             result = json.loads(said)
             task.container_gone, task.oom = bool(result["removed"]), task.oom or bool(result["oom"])
+            task.oom = task.oom or (task.cause == "exited" and _ran_out(task, status))
             if result["lost"] and task.cause == "exited":  # N4
                 task.cause, task.error = "runner_lost", str(result["lost"])
 
