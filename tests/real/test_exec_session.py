@@ -31,7 +31,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpProcess]:
 @pytest.fixture(scope="module")
 def job(up: UpProcess) -> str:
     """The id of a job that runs for as long as these tests do."""
-    return running(up, "sleep", "600", env={"MARK": "mine", **SHELL}, gpu_count=2)
+    return running(up, "sh", "-c", "echo $$ > leader; exec sleep 600", env={"MARK": "mine", **SHELL}, gpu_count=2)
 
 
 def running(up: UpProcess, *command: str, **more: object) -> str:
@@ -68,9 +68,7 @@ def test_a_program_has_the_jobs_environment_folder_gpus_and_cgroup_and_its_own_e
     status, out, err = executed(up, job, "sh", "-c", line)
     mark, folder, gpus, *cgroup = out.splitlines()
     assert (status, mark, folder, gpus, err) == (7, "mine", str(up.folder), "2", "bad\n")
-    leader = int(
-        subprocess.run(["pgrep", "-xf", "sleep 600"], capture_output=True, text=True, check=True).stdout.split()[0]
-    )
+    leader = (up.folder / "leader").read_text().strip()
     assert cgroup == Path(f"/proc/{leader}/cgroup").read_text().splitlines()
 
 
@@ -78,7 +76,8 @@ def test_a_program_that_there_is_not_or_that_a_signal_ends_says_so_as_a_shell_wo
     status, _, err = executed(up, job, "no-such-program")
     assert (status, "no-such-program: No such file or directory" in err) == (127, True)
     assert executed(up, job, str(up.folder))[0] == 126
-    assert executed(up, job, "sh", "-c", "kill -KILL $$")[0] == 137
+    status, _, err = executed(up, job, "sh", "-c", "kill -KILL $$")
+    assert (status, err) == (137, "")
 
 
 def test_input_of_many_windows_arrives_whole_and_its_end_is_told(up: UpProcess, job: str) -> None:
@@ -91,6 +90,8 @@ def test_input_of_many_windows_arrives_whole_and_its_end_is_told(up: UpProcess, 
 def test_what_can_never_be_entered_is_refused_with_what_to_do(up: UpProcess, job: str) -> None:
     with Client(up.url) as client:
         held = client.submit(JobBody(command=["true"], hold=True)).id
+        array = client.submit(JobBody(command=["true"], hold=True, array="3-5")).id
+    assert f"`{array}_3`" in executed(up, array, "true")[2]
     for asked, code in ((held, "not_running"), (f"{job}.1", "attempt_unknown"), ("999", "job_unknown")):
         status, _, err = executed(up, asked, "true")
         assert (status in (3, 4), f"[{code}]" in err, "hint: " in err) == (True, True, True), err

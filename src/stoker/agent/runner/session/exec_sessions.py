@@ -7,13 +7,13 @@ Rules: Z1  a program that is executed in a task gets the task's account, groups,
            it is never the task's own end, and it ends with the task
        Z2  a session that is there already is joined, never begun a second time; one that is asked for by how much was
            had of it must be there. A newer client replaces the older, which may not be known to be dead
-       Z3  a program whose client has been gone for `GONE_S` gets SIGHUP and its session is over, unless it is a
+       Z3  a program whose client has been gone for `session_gone_s` gets SIGHUP and its session is over, unless it is a
            terminal that stays. While no control plane is heard from, that isn't counted: no client could come back
        Z4  a client that says what is no frame is left, and so is one of a task's own terminal whose window has been
            full for `STALL_S`: the task doesn't wait for who looks on
        Z5  at most `TASK_SESSIONS_MAX` of one task and `SESSIONS_MAX` of all are open; one more is refused. Terminals of
            tasks are not counted: without theirs these could not start
-       Z6  the end of a session is kept for `GONE_S` for a client whose connection broke, if there is room
+       Z6  the end of a session is kept for `session_gone_s` for a client whose connection broke, if there is room
 """
 
 from __future__ import annotations
@@ -71,7 +71,6 @@ if TYPE_CHECKING:
     from stoker.agent.runner.settings import RunnerSettings
     from stoker.agent.runner.task import RunnerTask
 
-GONE_S: Final = 60.0
 SILENT_S: Final = 20.0
 """Since the newest answered beat: then no client is to blame (Z3)."""
 _CLIENTS_MAX: Final = 4 * SESSIONS_MAX
@@ -174,7 +173,7 @@ class ExecSessions:
         for session in list(self._sessions.values()):
             if not session.over and session.is_drained(now_s):
                 self._move(session, now_s)
-            if session.client is None and now_s >= session.gone_s + GONE_S:
+            if session.client is None and now_s >= session.gone_s + self._settings.session_gone_s:
                 self._gone(session, now_s)
 
     @property
@@ -185,7 +184,7 @@ class ExecSessions:
             if session.status is not None and not session.over:
                 due = min(due, session.ended_s + DRAIN_S)
             if session.client is None and (session.status is not None or not session.stays):
-                due = min(due, session.gone_s + GONE_S)
+                due = min(due, session.gone_s + self._settings.session_gone_s)
         return due
 
     def _gone(self, session: ExecSession, now_s: float) -> None:
