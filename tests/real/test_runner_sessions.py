@@ -171,6 +171,24 @@ async def test_z2_a_newer_client_replaces_the_older_which_is_told(node: RealNode
             assert newer.out == b"once\n", "it was begun once"
 
 
+async def test_a_client_that_says_everything_at_once_harms_no_task(node: RealNode, agent: Listener) -> None:
+    """Nothing is closed a second time: the number of a descriptor may be another's by then."""
+    await begun(agent, node.task(ONE, lasts_s=60))
+    runner = node.runner_pid
+    for turn in range(20):
+        async with SessionClient(node, f"x{turn}", "sh", "-c", "kill -KILL $$") as client:
+            await client.until("exit")
+            for kind in ("end", "done", "end", "hangup", "done"):
+                client.say(kind)
+        async with SessionClient(node, f"y{turn}", "cat") as client:
+            for kind in ("end", "hangup", "done", "end", "done"):
+                client.say(kind)
+    async with SessionClient(node, "x", "echo", "here") as client:
+        await client.until("exit")
+        assert client.out == b"here\n"
+    assert (node.lives(ONE), node.runner_pid) == (True, runner)
+
+
 async def test_sessions_outlive_the_agent(node: RealNode) -> None:
     async with agent_on(node) as agent:
         await begun(agent, node.shell(ONE, "while read x; do echo $x; done"), tty=True, stays=True)

@@ -15,6 +15,7 @@ import errno
 import fcntl
 import json
 import os
+import select
 import signal
 import struct
 import termios
@@ -152,6 +153,13 @@ class ExecSession:
     def is_told(self) -> bool:
         """Whether all output was sent."""
         return self.sent >= self.ring.end
+
+    @property
+    def wanted(self) -> dict[int, int]:
+        """Events that its descriptors are waited for with; 0 = none."""
+        reads, writes = select.EPOLLIN if self.room > 0 else 0, select.EPOLLOUT if self.input else 0
+        events = {source: reads | (writes if source == self.sink else 0) for source in self.sources}
+        return events if self.sink < 0 else {self.sink: writes, **events}
 
     # --- output ---------------------------------------------------------------------------------------------------
 

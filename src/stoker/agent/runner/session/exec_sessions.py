@@ -25,6 +25,7 @@ import signal
 import zlib
 
 from stoker.agent.runner import clock
+from stoker.agent.runner.log import complain
 from stoker.agent.runner.process.account import CannotStart, actor
 from stoker.agent.runner.process.launch import Launch, answer_of
 from stoker.agent.runner.process.procfs import MARK_NAME
@@ -161,8 +162,12 @@ class ExecSessions:
         elif descriptor in self._clients:
             self._hear_client(self._clients[descriptor], events, now_s)
         elif (session := self._by_descriptor.get(descriptor)) is not None:
-            self._hear_program(session, descriptor, events)
-            self._move(session, now_s)
+            try:
+                self._hear_program(session, descriptor, events)
+                self._move(session, now_s)
+            except OSError as error:  # never the end of a task, let alone of all
+                complain(f"session {session.name} of task {session.key} is given up: {error}")
+                self._forget(session)
         return True
 
     def advance(self) -> None:
@@ -240,7 +245,7 @@ class ExecSessions:
     def _take(self, client: SessionClient, channel: int, content: bytes, now_s: float) -> None:
         """Raises BadFrame."""
         session = client.session
-        if client.closing:
+        if client.closing or client.connection.fileno() < 0:
             return
         if session is None:
             if channel != CONTROL:
@@ -272,6 +277,7 @@ class ExecSessions:
         elif kind == "hangup":
             session.hang_up()
         elif kind == "done":
+            client.session = None
             self._close(client)
             session.detach(now_s)
             if session.status is not None:
@@ -426,7 +432,8 @@ class ExecSessions:
         if client is not None:
             self._send(session, client, now_s)
             self._flush(client, now_s)
-        self._wait_for(session)
+        for descriptor, events in session.wanted.items():
+            self._interest.want(descriptor, events)
 
     def _send(self, session: ExecSession, client: SessionClient, now_s: float) -> None:
         if session.taken - session.told_taken >= _TAKEN_STEP:
@@ -459,14 +466,6 @@ class ExecSessions:
             return
         self._interest.want(client.connection.fileno(), select.EPOLLIN | (select.EPOLLOUT if client.out else 0))
 
-    def _wait_for(self, session: ExecSession) -> None:
-        reads = select.EPOLLIN if session.room > 0 else 0
-        writes = select.EPOLLOUT if session.input else 0
-        for source in session.sources:
-            self._interest.want(source, reads | (writes if source == session.sink else 0))
-        if session.sink >= 0 and session.sink not in session.sources:
-            self._interest.want(session.sink, writes)
-
     # --- descriptors --------------------------------------------------------------------------------------------------
 
     def _shut(self, descriptor: int) -> None:
@@ -475,19 +474,22 @@ class ExecSessions:
         os.close(descriptor)
 
     def _close_sink(self, session: ExecSession) -> None:
-        self._shut(session.sink)
-        session.sink = -1
+        sink, session.sink = session.sink, -1
+        if sink >= 0:
+            self._shut(sink)
 
     def _forget(self, session: ExecSession) -> None:
         """Close all of a session. A terminal that is closed hangs up what is left behind it."""
+        self._sessions.pop((session.key, session.name), None)
+        self._by_pid.pop(session.pid, None)
         if session.client is not None:
+            session.client.session = None
             self._close(session.client)
         for descriptor in dict.fromkeys((session.sink, session.answer, *session.sources)):
             if descriptor >= 0:
                 self._shut(descriptor)
+        session.client, session.sink, session.answer, session.over = None, -1, -1, True
         session.sources.clear()
-        self._by_pid.pop(session.pid, None)
-        self._sessions.pop((session.key, session.name), None)
 
     def _places(self, key: str) -> int:
         """Programs that people execute in a task now; empty = in all."""
