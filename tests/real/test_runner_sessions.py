@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from stoker.agent.ports import StartTask
+from stoker.agent.runner.session.exec_session import PACK_S
 from stoker.agent.runner.session.frames import (
     CONTROL,
     SOCKET_NAME,
@@ -187,6 +188,17 @@ async def test_a_client_that_says_everything_at_once_harms_no_task(node: RealNod
         await client.until("exit")
         assert client.out == b"here\n"
     assert (node.lives(ONE), node.runner_pid) == (True, runner)
+
+
+async def test_a_program_gets_the_surroundings_of_its_task_also_once_these_are_packed(
+    node: RealNode, agent: Listener
+) -> None:
+    await begun(agent, node.command(ONE, ("sleep", "60"), {"WORDS": "ä \n ü"}))
+    for turn in range(2):
+        async with SessionClient(node, f"x{turn}", "sh", "-c", 'echo "$WORDS"; pwd') as client:
+            await client.until("exit")
+            assert client.out.decode() == f"ä \n ü\n{node.folder}\n"
+        await asyncio.sleep(1.2 * PACK_S)
 
 
 async def test_sessions_outlive_the_agent(node: RealNode) -> None:

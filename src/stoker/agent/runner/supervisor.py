@@ -28,7 +28,6 @@ from stoker.agent.runner.process.launch import (
     port_conflict,
 )
 from stoker.agent.runner.process.tree import Trees
-from stoker.agent.runner.session.exec_session import surroundings_of
 from stoker.agent.runner.session.exec_sessions import ExecSessions
 from stoker.agent.runner.site_program import EPILOG, PROLOG, SitePrograms
 from stoker.agent.runner.task import ENDING, RUNNING, STARTING, WHOLE_GPU, Leases, RunnerTask, site_fields
@@ -240,7 +239,7 @@ class Supervisor:
         launch = Launch(start, (procfs.MARK_NAME, task.tree.mark), workdir, account, task.tree.group)
         launch.keep_script(script_folder, start["script"])
         launch.terminal = start["tty"]
-        task.surroundings = surroundings_of(start, workdir)
+        self.sessions.surroundings.keep(task, start, workdir, clock.boot_s())
         if self._settings.folder_bytes_max:
             job = int(task.key.partition(".")[0])
             ours = (start["folder"], "" if start["workdir"] else workdir)

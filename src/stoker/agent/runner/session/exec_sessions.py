@@ -18,11 +18,9 @@ Rules: Z1  a program that is executed in a task gets the task's account, groups,
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import signal
-import zlib
 
 from stoker.agent.runner import clock
 from stoker.agent.runner.log import complain
@@ -46,9 +44,11 @@ from stoker.agent.runner.session.exec_session import (
     NEVER,
     SIDE_MAX,
     ExecSession,
+    Surroundings,
     end_of,
     open_terminal,
     program_streams,
+    unpacked,
 )
 from stoker.agent.runner.session.frames import (
     CONTROL,
@@ -97,6 +97,7 @@ class ExecSessions:
         self._tasks = tasks
         self._trees = trees
         self._silent_s = silent_s
+        self.surroundings = Surroundings()
         self._sessions: dict[tuple[str, str], ExecSession] = {}
         self._by_pid: dict[int, ExecSession] = {}
         self._by_descriptor: dict[int, ExecSession] = {}
@@ -145,8 +146,7 @@ class ExecSessions:
         for session in self._of(task.key):
             while session.main and session.sources and self._read(session, max(session.sources)):
                 pass
-            if session.status is None:
-                session.status = signal.SIGKILL
+            session.status = signal.SIGKILL if session.status is None else session.status
             session.ended_s = 0.0
             self._move(session, clock.boot_s())
 
@@ -173,6 +173,7 @@ class ExecSessions:
     def advance(self) -> None:
         """Do what is due (Z3, Z4, Z6)."""
         now_s = clock.boot_s()
+        self.surroundings.pack(now_s)
         for client in [each for each in self._clients.values() if now_s >= each.left_s]:
             self._leave(client, now_s)
         for session in list(self._sessions.values()):
@@ -184,7 +185,7 @@ class ExecSessions:
     @property
     def next_check_s(self) -> float:
         """Boot time at which `advance` is due."""
-        due = min((each.left_s for each in self._clients.values()), default=NEVER)
+        due = min((self.surroundings.due_s, *(each.left_s for each in self._clients.values())))
         for session in self._sessions.values():
             if session.status is not None and not session.over:
                 due = min(due, session.ended_s + DRAIN_S)
@@ -338,7 +339,7 @@ class ExecSessions:
         if len(self._sessions) >= SESSIONS_MAX:
             for ended in [each for each in self._sessions.values() if each.is_kept]:
                 self._forget(ended)
-        kept = json.loads(zlib.decompress(task.surroundings))
+        kept = unpacked(task)
         account = actor(kept["user"], self._settings.node, allow_root=kept["allow_root"])
         if opening["tty"]:
             kept["env"]["TERM"] = opening["term"] or "xterm"
