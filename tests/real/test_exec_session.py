@@ -2,7 +2,9 @@
 
 import asyncio
 import os
+import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +17,9 @@ from stoker.wire.client.clients import connect_to_session
 from stoker.wire.client.exec_session import SessionBroken, SessionConnection
 from stoker.wire.exec_session import CONTROL, STDERR, STDIN, STDOUT, SessionMessage, control
 from stoker.wire.rest.exec_session import AttachQuery, ExecQuery
+from tests.real.forks import Started, started
 from tests.real.screen import Terminal
+from tests.real.serving import free_port
 from tests.real.up_process import UpProcess, environment, run, stoker, until
 
 SHELL = {"PS1": "ready$ ", "TERM": "xterm"}
@@ -156,6 +160,60 @@ def alive(pid: int) -> bool:
         return " Z " not in Path(f"/proc/{pid}/stat").read_text()
     except FileNotFoundError:
         return False
+
+
+RELAY = """
+import asyncio, sys
+async def copy(reader, writer):
+    try:
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+    finally:
+        writer.close()
+async def carry(reader, writer):
+    there = await asyncio.open_connection("127.0.0.1", int(sys.argv[2]))
+    await asyncio.gather(copy(reader, there[1]), copy(there[0], writer), return_exceptions=True)
+async def main():
+    async with await asyncio.start_server(carry, "127.0.0.1", int(sys.argv[1])) as server:
+        await server.serve_forever()
+asyncio.run(main())
+"""
+
+
+def relaying(up: UpProcess, port: int) -> Started:
+    words = [sys.executable, "-c", RELAY, str(port), str(up.http_port)]
+    with (up.folder / "relay.log").open("ab") as log:
+        relay = started(words, out=log, env=environment(up.folder))
+    until(lambda: answers(port), what="the relay")
+    return relay
+
+
+def answers(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_a_connection_that_is_cut_is_made_again_and_the_shell_is_where_it_was(up: UpProcess, job: str) -> None:
+    port = free_port()
+    relay = relaying(up, port)
+    words = stoker("exec", "--server", f"http://127.0.0.1:{port}", "-it", job, "--", *BASH)
+    try:
+        with Terminal(words, environment(up.folder, **SHELL)) as seen:
+            seen.until("ready$")
+            seen.type("x=before; echo $x\r")
+            seen.until("\nbefore")
+            relay.kill()
+            relay.wait()
+            seen.until("the connection broke")
+            seen.type("echo $x and after\r")
+            relay = relaying(up, port)
+            seen.until("\nbefore and after")
+            seen.type("exit 6\r")
+            assert seen.end() == 6
+    finally:
+        relay.kill()
+        relay.wait()
 
 
 # --- by the protocol itself -----------------------------------------------------------------------------------------
