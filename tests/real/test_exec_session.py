@@ -2,7 +2,9 @@
 
 import asyncio
 import os
+import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +17,9 @@ from stoker.wire.client.clients import connect_to_session
 from stoker.wire.client.exec_session import SessionBroken, SessionConnection
 from stoker.wire.exec_session import CONTROL, STDERR, STDIN, STDOUT, SessionMessage, control
 from stoker.wire.rest.exec_session import AttachQuery, ExecQuery
+from tests.real.forks import Started, started
 from tests.real.screen import Terminal
+from tests.real.serving import free_port
 from tests.real.up_process import UpProcess, environment, run, stoker, until
 
 SHELL = {"PS1": "ready$ ", "TERM": "xterm"}
@@ -31,7 +35,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpProcess]:
 @pytest.fixture(scope="module")
 def job(up: UpProcess) -> str:
     """The id of a job that runs for as long as these tests do."""
-    return running(up, "sleep", "600", env={"MARK": "mine", **SHELL}, gpu_count=2)
+    return running(up, "sh", "-c", "echo $$ > leader; exec sleep 600", env={"MARK": "mine", **SHELL}, gpu_count=2)
 
 
 def running(up: UpProcess, *command: str, **more: object) -> str:
@@ -68,9 +72,7 @@ def test_a_program_has_the_jobs_environment_folder_gpus_and_cgroup_and_its_own_e
     status, out, err = executed(up, job, "sh", "-c", line)
     mark, folder, gpus, *cgroup = out.splitlines()
     assert (status, mark, folder, gpus, err) == (7, "mine", str(up.folder), "2", "bad\n")
-    leader = int(
-        subprocess.run(["pgrep", "-xf", "sleep 600"], capture_output=True, text=True, check=True).stdout.split()[0]
-    )
+    leader = (up.folder / "leader").read_text().strip()
     assert cgroup == Path(f"/proc/{leader}/cgroup").read_text().splitlines()
 
 
@@ -78,7 +80,8 @@ def test_a_program_that_there_is_not_or_that_a_signal_ends_says_so_as_a_shell_wo
     status, _, err = executed(up, job, "no-such-program")
     assert (status, "no-such-program: No such file or directory" in err) == (127, True)
     assert executed(up, job, str(up.folder))[0] == 126
-    assert executed(up, job, "sh", "-c", "kill -KILL $$")[0] == 137
+    status, _, err = executed(up, job, "sh", "-c", "kill -KILL $$")
+    assert (status, err) == (137, "")
 
 
 def test_input_of_many_windows_arrives_whole_and_its_end_is_told(up: UpProcess, job: str) -> None:
@@ -91,6 +94,8 @@ def test_input_of_many_windows_arrives_whole_and_its_end_is_told(up: UpProcess, 
 def test_what_can_never_be_entered_is_refused_with_what_to_do(up: UpProcess, job: str) -> None:
     with Client(up.url) as client:
         held = client.submit(JobBody(command=["true"], hold=True)).id
+        array = client.submit(JobBody(command=["true"], hold=True, array="3-5")).id
+    assert f"`{array}_3`" in executed(up, array, "true")[2]
     for asked, code in ((held, "not_running"), (f"{job}.1", "attempt_unknown"), ("999", "job_unknown")):
         status, _, err = executed(up, asked, "true")
         assert (status in (3, 4), f"[{code}]" in err, "hint: " in err) == (True, True, True), err
@@ -155,6 +160,60 @@ def alive(pid: int) -> bool:
         return " Z " not in Path(f"/proc/{pid}/stat").read_text()
     except FileNotFoundError:
         return False
+
+
+RELAY = """
+import asyncio, sys
+async def copy(reader, writer):
+    try:
+        while data := await reader.read(65536):
+            writer.write(data)
+            await writer.drain()
+    finally:
+        writer.close()
+async def carry(reader, writer):
+    there = await asyncio.open_connection("127.0.0.1", int(sys.argv[2]))
+    await asyncio.gather(copy(reader, there[1]), copy(there[0], writer), return_exceptions=True)
+async def main():
+    async with await asyncio.start_server(carry, "127.0.0.1", int(sys.argv[1])) as server:
+        await server.serve_forever()
+asyncio.run(main())
+"""
+
+
+def relaying(up: UpProcess, port: int) -> Started:
+    words = [sys.executable, "-c", RELAY, str(port), str(up.http_port)]
+    with (up.folder / "relay.log").open("ab") as log:
+        relay = started(words, out=log, env=environment(up.folder))
+    until(lambda: answers(port), what="the relay")
+    return relay
+
+
+def answers(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def test_a_connection_that_is_cut_is_made_again_and_the_shell_is_where_it_was(up: UpProcess, job: str) -> None:
+    port = free_port()
+    relay = relaying(up, port)
+    words = stoker("exec", "--server", f"http://127.0.0.1:{port}", "-it", job, "--", *BASH)
+    try:
+        with Terminal(words, environment(up.folder, **SHELL)) as seen:
+            seen.until("ready$")
+            seen.type("x=before; echo $x\r")
+            seen.until("\nbefore")
+            relay.kill()
+            relay.wait()
+            seen.until("the connection broke")
+            seen.type("echo $x and after\r")
+            relay = relaying(up, port)
+            seen.until("\nbefore and after")
+            seen.type("exit 6\r")
+            assert seen.end() == 6
+    finally:
+        relay.kill()
+        relay.wait()
 
 
 # --- by the protocol itself -----------------------------------------------------------------------------------------

@@ -40,8 +40,8 @@ Patch = Bugs
 def who_gives_way_has_failed(patch: Patch) -> None:
     real = attempt_outcome._outcome
 
-    def outcome(attempt: Attempt, end: TaskEnd) -> Outcome:
-        found = real(attempt, end)
+    def outcome(attempt: Attempt, end: TaskEnd, policy: Policy) -> Outcome:
+        found = real(attempt, end, policy)
         return Outcome.FAILED if found is Outcome.PREEMPTED else found
 
     patch.setattr(attempt_outcome, "_outcome", outcome)

@@ -1,5 +1,8 @@
 """Messages of sessions: both ends, which share no code, write the same bytes."""
 
+import asyncio
+from typing import cast
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,6 +10,8 @@ from hypothesis import strategies as st
 from stoker.agent.runner.protocol import BadFrame
 from stoker.agent.runner.session import frames
 from stoker.wire import exec_session as wire
+from stoker.wire.client.exec_session import SessionBroken, SessionConnection
+from stoker.wire.websocket import BINARY, close_frame, encode
 
 contents = st.binary(max_size=300)
 channels = st.integers(0, 3)
@@ -51,3 +56,13 @@ def test_a_length_that_no_message_has_is_told_before_anything_is_kept(length: in
         list(wire.SessionFrames().feed(data))
     with pytest.raises(BadFrame):
         list(frames.FrameDecoder().feed(data))
+
+
+async def test_what_came_before_a_close_is_read_before_it() -> None:
+    reader = asyncio.StreamReader()
+    exit_message = wire.control("exit", code=0)
+    reader.feed_data(encode(BINARY, exit_message.encoded()) + close_frame(1000, "over"))
+    connection = SessionConnection(reader, cast("asyncio.StreamWriter", None))
+    assert await connection.read() == exit_message
+    with pytest.raises(SessionBroken, match="over"):
+        await connection.read()

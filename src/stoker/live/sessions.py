@@ -331,7 +331,7 @@ class Sessions:
         """Raises: StokerError `node_unreachable`, `too_many_forwards` or `code`, where its agent is too old."""
         stream = self._by_node.get(node)
         if stream is None or not stream.attached:
-            raise StokerError(_unreachable(node, "it has no open stream"))
+            raise StokerError(_unreachable(node, "it has no open stream", "task"))
         if not stream.tunnels.attached:
             hint = "it is of an older version: upgrade it; what runs there goes on"
             raise StokerError(refuse(code, f"the agent of {node} {words}", hint, node=node))
@@ -347,7 +347,7 @@ class Sessions:
             async with asyncio.timeout(OPEN_TIMEOUT_S):
                 await tunnel.until_open()
         except TimeoutError:
-            raise StokerError(_unreachable(node, f"it didn't connect within {OPEN_TIMEOUT_S:.0f} s")) from None
+            raise StokerError(_unreachable(node, f"it didn't connect within {OPEN_TIMEOUT_S:.0f} s", "task")) from None
         except TunnelBroken as fault:
             return str(fault)
         return ""
@@ -438,11 +438,13 @@ def _lost(node: NodeName) -> Refusal:
     )
 
 
-def _unreachable(node: NodeName, why: str) -> Refusal:
+def _unreachable(node: NodeName, why: str, what: str = "output") -> Refusal:
+    """`what`: the output or the task that is wanted of the node."""
+    goes_on = "is kept there and can be read" if what == "output" else "goes on there and can be reached"
     return refuse(
         "node_unreachable",
-        f"the output is on node {node}, which can't be asked: {why}",
-        "`stoker node show` says since when; the output is kept there and can be read once its agent is back",
+        f"the {what} is on node {node}, which can't be asked: {why}",
+        f"`stoker node show` says since when; the {what} {goes_on} once its agent is back",
         node=node,
     )
 

@@ -3,6 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
+from stoker.brain.domain.array import ArraySpec
 from stoker.brain.domain.container import BindMount, ContainerOptions
 from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.dependency import Dependency, DependencyKind
@@ -205,3 +206,20 @@ def test_what_a_job_says_of_its_container_is_checked(bad: dict[str, object], cod
     story = Story()
     story.register("n1", replace(inventory("n1"), executors=("container",)))
     assert story.refused(Submit(by=ANNA, specs=(replace(GOOD, **bad),))).code == code  # type: ignore[arg-type]  # a test names them
+
+
+@pytest.mark.parametrize(
+    ("beside", "words"),
+    [
+        ({"output": "/tmp/o"}, "files for its output"),
+        ({"image": "busybox"}, "an image"),
+        ({"array": ArraySpec(indexes=((0, 3, 1),))}, "members of an array"),
+        ({"demand": Demand(gpu_count=0, tasks=2)}, "several tasks"),
+    ],
+)
+def test_a_job_has_no_terminal_beside_what_can_have_none(beside: dict[str, object], words: str) -> None:
+    story = Story()
+    story.register("n1", replace(inventory("n1"), executors=("process", "container")))
+    asked = replace(GOOD, tty=True, **beside)  # type: ignore[arg-type]  # a test names them
+    refusal = story.refused(Submit(by=ANNA, specs=(asked,)))
+    assert (refusal.code, words in refusal.message) == ("bad_terminal", True), refusal

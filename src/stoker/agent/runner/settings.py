@@ -44,6 +44,9 @@ class RunnerSettings:
         self.idle_exit_s = 60.0
         """With no agent and no task for that long there is nothing to outlive: exit. Every end is on disk, and the next
         agent starts another. Longer than an agent's restart takes, which finds its runner still there."""
+        self.session_gone_s = 60.0
+        """A program that a person executes gets SIGHUP when nobody has been connected to it for that long, and so does
+        a task's own in a terminal that doesn't stay."""
         self.tasks_max = 4_096
         """A start beyond it ends `never_started`. Fewer where the system allows too few open files or processes."""
         self.ends_max = 10_000

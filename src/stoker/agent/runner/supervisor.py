@@ -21,7 +21,6 @@ from stoker.agent.runner.process.account import NOBODY, CannotStart, actor, uid_
 from stoker.agent.runner.process.cgroup import Cgroups, TaskCgroup, TaskLimits
 from stoker.agent.runner.process.launch import FolderBound, Launch, answer_of, cause_of, port_conflict
 from stoker.agent.runner.process.tree import Trees
-from stoker.agent.runner.session.exec_session import surroundings_of
 from stoker.agent.runner.session.exec_sessions import ExecSessions
 from stoker.agent.runner.site_program import EPILOG, PROLOG, SitePrograms
 from stoker.agent.runner.task import (
@@ -245,12 +244,14 @@ class Supervisor:
         shown = tell_place(task, start, self.output_retention, {other.port for other in self.tasks.values()})
         if start["container"] is None:
             launch = Launch(start, (procfs.MARK_NAME, task.tree.mark), workdir, account, task.tree.group)
+            self.sessions.surroundings.keep(task, start, workdir, clock.boot_s())
+        elif start["tty"]:
+            raise CannotStart("a job with a terminal can't run in a container, as every job of this node does")
         else:
             launch = self.containers.launch(start, task.tree.mark, workdir, account, task.tree.group, shown)
         launch.keep_script(script_folder, start["script"])
         launch.keep_private_tmp(self.output_retention.private_tmp(task.key))
         launch.terminal = start["tty"]
-        task.surroundings = surroundings_of(start, workdir)
         if self._settings.folder_bytes_max:
             job = int(task.key.partition(".")[0])
             ours = (start["folder"], "" if start["workdir"] else workdir)

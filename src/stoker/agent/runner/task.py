@@ -83,7 +83,7 @@ class RunnerTask:
         """What it has said so far."""
         self.output = -1
         """Read end of the output pipe."""
-        self.surroundings = b""
+        self.surroundings: StartInstruction | bytes = b""
         """What a program gets that is executed beside it (`session`). Empty = none can be executed so."""
         self.copier: Copier | None = None
         """When its output also goes to a file of its user's."""

@@ -26,7 +26,7 @@ class GpuChoices:
 
     __slots__ = (
         *("_at_start", "_caches", "_candidates", "_counted", "_counted_grown", "_demand", "_find", "_is_known"),
-        "_serving",
+        *("_is_of_view", "_serving"),
         *("admitted", "at_most", "numbers", "shapes", "waiting"),
     )
 
@@ -40,6 +40,7 @@ class GpuChoices:
         self._counted, self._counted_grown = 0, -1
         """Beyond so many tasks no gang finds GPUs, and which `grown` of the draft that was."""
         self._at_start: int | None = None
+        self._is_of_view = False
         self.at_most = numbers.at_most_anywhere
         """No gang of more tasks found GPUs at the start."""
         self.shapes: list[Shape] = []
@@ -53,7 +54,7 @@ class GpuChoices:
         are so on all nodes together; and of most of the others the numbers say it.
         """
         if self._at_start is None and tasks <= self.at_most:
-            self._at_start = self.packed_now()
+            self._at_start, self._is_of_view = self.packed_now(), not self.numbers.draft.moved
             self.at_most = self._counted = self.at_most_now()
             self._counted_grown = self.numbers.draft.grown
         return tasks <= self.at_most
@@ -91,8 +92,8 @@ class GpuChoices:
         return NOT_COUNTED if self._serving is None else self.numbers.draft.packed(self._serving)
 
     def packed_at_start(self) -> int:
-        """Return the same before anything was taken, to be asked once all was given back, too."""
-        return self.packed_now() if self._at_start is None else self._at_start
+        """Return the same of the view, to be asked once all was given back: what was kept at the start isn't now."""
+        return self._at_start if self._at_start is not None and self._is_of_view else self.packed_now()
 
     def at_most_now(self) -> int:
         """Return a number of tasks beyond which no gang finds GPUs, with all that was taken."""

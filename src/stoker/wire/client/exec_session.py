@@ -53,10 +53,14 @@ class SessionConnection:
         self._writer = writer
         self._decoder = WebSocketDecoder(MESSAGE_MAX, of_client=False)
         self._came: deque[SessionMessage] = deque()
+        self._closed = ""
+        # Why the server has closed; what came before is read first.
 
     async def read(self) -> SessionMessage:
         """Return the next message. Raises: SessionBroken."""
         while not self._came:
+            if self._closed:
+                raise SessionBroken(self._closed)
             try:
                 async with asyncio.timeout(QUIET_S):
                     data = await self._reader.read(_READ_BYTES)
@@ -67,7 +71,7 @@ class SessionConnection:
                         self._send(encode(PONG, frame.data, _mask()))
                     elif frame.opcode == CLOSE:
                         why = frame.data[2:].decode("utf-8", "replace")
-                        raise SessionBroken(why or "the server ended the connection")
+                        self._closed = why or "the server ended the connection"
                     elif frame.opcode == BINARY:
                         self._came.append(message_of(frame.data))
             except TimeoutError:

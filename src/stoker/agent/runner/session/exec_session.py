@@ -15,12 +15,16 @@ import errno
 import fcntl
 import json
 import os
+import select
 import signal
 import struct
 import termios
 import zlib
 from bisect import bisect_right
+from collections import deque
 from contextlib import suppress
+
+from stoker.agent.runner.task import ENDING
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
 
     from stoker.agent.runner.protocol import StartInstruction
     from stoker.agent.runner.session.client import Opening, SessionClient
+    from stoker.agent.runner.task import RunnerTask
 
 MAIN: Final = "main"
 """Name of the session that is a task's own terminal."""
@@ -36,7 +41,9 @@ INPUT_MAX: Final = 64 * 1024
 DRAIN_S: Final = 0.2
 """How long after a program's end its streams may stay open: a terminal's last bytes come a moment later."""
 NEVER: Final = float("inf")
-_KEPT: Final = ("env", "user", "allow_root", "umask", "limits", "cpu_list", "private_tmp")
+PACK_S: Final = 1.0
+_PACKS_PER_TURN: Final = 16
+_KEPT: Final = ("env", "workdir", "user", "allow_root", "umask", "limits", "cpu_list", "private_tmp")
 _NOT_FOUND: Final = 127
 _NOT_RUN: Final = 126
 """What a shell exits with that can't find a command, or can't execute it."""
@@ -153,6 +160,13 @@ class ExecSession:
         """Whether all output was sent."""
         return self.sent >= self.ring.end
 
+    @property
+    def wanted(self) -> dict[int, int]:
+        """Events that its descriptors are waited for with; 0 = none."""
+        reads, writes = select.EPOLLIN if self.room > 0 else 0, select.EPOLLOUT if self.input else 0
+        events = {source: reads | (writes if source == self.sink else 0) for source in self.sources}
+        return events if self.sink < 0 else {self.sink: writes, **events}
+
     # --- output ---------------------------------------------------------------------------------------------------
 
     def read(self, source: int) -> bytes | None:
@@ -251,10 +265,44 @@ def open_terminal(columns: int, rows: int) -> tuple[int, int]:
     return ours, theirs
 
 
-def surroundings_of(start: StartInstruction, workdir: str) -> bytes:
-    """Return what a program that is executed in a task needs of its start, in a third of the bytes."""
-    kept = {**{name: start[name] for name in _KEPT}, "workdir": workdir}
-    return zlib.compress(json.dumps(kept, separators=(",", ":")).encode(), 1)
+class Surroundings:
+    """Environment, folder, account and limits of each task, for programs that are executed in it.
+
+    They are kept as they came at first, and in a third of the bytes once the task has run for `PACK_S`: packing costs
+    0.1 ms, which the many tasks that last a moment needn't pay.
+    """
+
+    def __init__(self) -> None:
+        self._fresh: deque[tuple[float, RunnerTask]] = deque()
+
+    def keep(self, task: RunnerTask, start: StartInstruction, workdir: str, now_s: float) -> None:
+        """Keep those of a task that is about to start."""
+        task.surroundings = start.copy()
+        task.surroundings["workdir"] = workdir
+        self._fresh.append((now_s + PACK_S, task))
+
+    def pack(self, now_s: float) -> None:
+        """Pack those that are due, a few at a time."""
+        for _ in range(_PACKS_PER_TURN):
+            if now_s < self.due_s:
+                return
+            _, task = self._fresh.popleft()
+            if isinstance(task.surroundings, dict) and task.phase != ENDING:
+                kept = {name: value for name, value in task.surroundings.items() if name in _KEPT}
+                task.surroundings = zlib.compress(json.dumps(kept, separators=(",", ":")).encode(), 1)
+
+    @property
+    def due_s(self) -> float:
+        """Boot time of the next one."""
+        return self._fresh[0][0] if self._fresh else NEVER
+
+
+def unpacked(task: RunnerTask) -> StartInstruction:
+    """Return the surroundings of a task as part of a start, to be changed at will."""
+    held = task.surroundings
+    kept: StartInstruction = held.copy() if isinstance(held, dict) else json.loads(zlib.decompress(held))
+    kept["env"] = dict(kept["env"])
+    return kept
 
 
 def program_streams(opening: Opening) -> tuple[tuple[int, ...], tuple[int, int, int]]:

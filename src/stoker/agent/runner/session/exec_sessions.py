@@ -7,24 +7,23 @@ Rules: Z1  a program that is executed in a task gets the task's account, groups,
            it is never the task's own end, and it ends with the task
        Z2  a session that is there already is joined, never begun a second time; one that is asked for by how much was
            had of it must be there. A newer client replaces the older, which may not be known to be dead
-       Z3  a program whose client has been gone for `GONE_S` gets SIGHUP and its session is over, unless it is a
+       Z3  a program whose client has been gone for `session_gone_s` gets SIGHUP and its session is over, unless it is a
            terminal that stays. While no control plane is heard from, that isn't counted: no client could come back
        Z4  a client that says what is no frame is left, and so is one of a task's own terminal whose window has been
            full for `STALL_S`: the task doesn't wait for who looks on
        Z5  at most `TASK_SESSIONS_MAX` of one task and `SESSIONS_MAX` of all are open; one more is refused. Terminals of
            tasks are not counted: without theirs these could not start
-       Z6  the end of a session is kept for `GONE_S` for a client whose connection broke, if there is room
+       Z6  the end of a session is kept for `session_gone_s` for a client whose connection broke, if there is room
 """
 
 from __future__ import annotations
 
-import json
 import os
 import select
 import signal
-import zlib
 
 from stoker.agent.runner import clock
+from stoker.agent.runner.log import complain
 from stoker.agent.runner.process.account import CannotStart, actor
 from stoker.agent.runner.process.launch import Launch, answer_of
 from stoker.agent.runner.process.procfs import MARK_NAME
@@ -45,9 +44,11 @@ from stoker.agent.runner.session.exec_session import (
     NEVER,
     SIDE_MAX,
     ExecSession,
+    Surroundings,
     end_of,
     open_terminal,
     program_streams,
+    unpacked,
 )
 from stoker.agent.runner.session.frames import (
     CONTROL,
@@ -71,7 +72,6 @@ if TYPE_CHECKING:
     from stoker.agent.runner.settings import RunnerSettings
     from stoker.agent.runner.task import RunnerTask
 
-GONE_S: Final = 60.0
 SILENT_S: Final = 20.0
 """Since the newest answered beat: then no client is to blame (Z3)."""
 _CLIENTS_MAX: Final = 4 * SESSIONS_MAX
@@ -97,6 +97,7 @@ class ExecSessions:
         self._tasks = tasks
         self._trees = trees
         self._silent_s = silent_s
+        self.surroundings = Surroundings()
         self._sessions: dict[tuple[str, str], ExecSession] = {}
         self._by_pid: dict[int, ExecSession] = {}
         self._by_descriptor: dict[int, ExecSession] = {}
@@ -145,8 +146,7 @@ class ExecSessions:
         for session in self._of(task.key):
             while session.main and session.sources and self._read(session, max(session.sources)):
                 pass
-            if session.status is None:
-                session.status = signal.SIGKILL
+            session.status = signal.SIGKILL if session.status is None else session.status
             session.ended_s = 0.0
             self._move(session, clock.boot_s())
 
@@ -162,30 +162,35 @@ class ExecSessions:
         elif descriptor in self._clients:
             self._hear_client(self._clients[descriptor], events, now_s)
         elif (session := self._by_descriptor.get(descriptor)) is not None:
-            self._hear_program(session, descriptor, events)
-            self._move(session, now_s)
+            try:
+                self._hear_program(session, descriptor, events)
+                self._move(session, now_s)
+            except OSError as error:  # never the end of a task, let alone of all
+                complain(f"session {session.name} of task {session.key} is given up: {error}")
+                self._forget(session)
         return True
 
     def advance(self) -> None:
         """Do what is due (Z3, Z4, Z6)."""
         now_s = clock.boot_s()
+        self.surroundings.pack(now_s)
         for client in [each for each in self._clients.values() if now_s >= each.left_s]:
             self._leave(client, now_s)
         for session in list(self._sessions.values()):
             if not session.over and session.is_drained(now_s):
                 self._move(session, now_s)
-            if session.client is None and now_s >= session.gone_s + GONE_S:
+            if session.client is None and now_s >= session.gone_s + self._settings.session_gone_s:
                 self._gone(session, now_s)
 
     @property
     def next_check_s(self) -> float:
         """Boot time at which `advance` is due."""
-        due = min((each.left_s for each in self._clients.values()), default=NEVER)
+        due = min((self.surroundings.due_s, *(each.left_s for each in self._clients.values())))
         for session in self._sessions.values():
             if session.status is not None and not session.over:
                 due = min(due, session.ended_s + DRAIN_S)
             if session.client is None and (session.status is not None or not session.stays):
-                due = min(due, session.gone_s + GONE_S)
+                due = min(due, session.gone_s + self._settings.session_gone_s)
         return due
 
     def _gone(self, session: ExecSession, now_s: float) -> None:
@@ -241,7 +246,7 @@ class ExecSessions:
     def _take(self, client: SessionClient, channel: int, content: bytes, now_s: float) -> None:
         """Raises BadFrame."""
         session = client.session
-        if client.closing:
+        if client.closing or client.connection.fileno() < 0:
             return
         if session is None:
             if channel != CONTROL:
@@ -273,6 +278,7 @@ class ExecSessions:
         elif kind == "hangup":
             session.hang_up()
         elif kind == "done":
+            client.session = None
             self._close(client)
             session.detach(now_s)
             if session.status is not None:
@@ -333,7 +339,7 @@ class ExecSessions:
         if len(self._sessions) >= SESSIONS_MAX:
             for ended in [each for each in self._sessions.values() if each.is_kept]:
                 self._forget(ended)
-        kept = json.loads(zlib.decompress(task.surroundings))
+        kept = unpacked(task)
         account = actor(kept["user"], self._settings.node, allow_root=kept["allow_root"])
         if opening["tty"]:
             kept["env"]["TERM"] = opening["term"] or "xterm"
@@ -427,7 +433,8 @@ class ExecSessions:
         if client is not None:
             self._send(session, client, now_s)
             self._flush(client, now_s)
-        self._wait_for(session)
+        for descriptor, events in session.wanted.items():
+            self._interest.want(descriptor, events)
 
     def _send(self, session: ExecSession, client: SessionClient, now_s: float) -> None:
         if session.taken - session.told_taken >= _TAKEN_STEP:
@@ -460,14 +467,6 @@ class ExecSessions:
             return
         self._interest.want(client.connection.fileno(), select.EPOLLIN | (select.EPOLLOUT if client.out else 0))
 
-    def _wait_for(self, session: ExecSession) -> None:
-        reads = select.EPOLLIN if session.room > 0 else 0
-        writes = select.EPOLLOUT if session.input else 0
-        for source in session.sources:
-            self._interest.want(source, reads | (writes if source == session.sink else 0))
-        if session.sink >= 0 and session.sink not in session.sources:
-            self._interest.want(session.sink, writes)
-
     # --- descriptors --------------------------------------------------------------------------------------------------
 
     def _shut(self, descriptor: int) -> None:
@@ -476,19 +475,22 @@ class ExecSessions:
         os.close(descriptor)
 
     def _close_sink(self, session: ExecSession) -> None:
-        self._shut(session.sink)
-        session.sink = -1
+        sink, session.sink = session.sink, -1
+        if sink >= 0:
+            self._shut(sink)
 
     def _forget(self, session: ExecSession) -> None:
         """Close all of a session. A terminal that is closed hangs up what is left behind it."""
+        self._sessions.pop((session.key, session.name), None)
+        self._by_pid.pop(session.pid, None)
         if session.client is not None:
+            session.client.session = None
             self._close(session.client)
         for descriptor in dict.fromkeys((session.sink, session.answer, *session.sources)):
             if descriptor >= 0:
                 self._shut(descriptor)
+        session.client, session.sink, session.answer, session.over = None, -1, -1, True
         session.sources.clear()
-        self._by_pid.pop(session.pid, None)
-        self._sessions.pop((session.key, session.name), None)
 
     def _places(self, key: str) -> int:
         """Programs that people execute in a task now; empty = in all."""

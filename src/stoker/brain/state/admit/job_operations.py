@@ -207,7 +207,12 @@ def _running_task(state: ClusterState, target: JobRef, rank: int) -> tuple[JobId
     attempt = job.live_attempt
     if attempt is None:
         hint = f"`stoker status {job.label}` says what became of it"
-        return refuse("not_running", f"job {job.label} doesn't run: it is {job.state}", hint, job_id=job.label)
+        message = f"job {job.label} doesn't run: it is {job.state}"
+        if job.members is not None:
+            message = f"job {job.label} is an array, whose members run"
+            first = job.as_array[0].indexes[0][0]
+            hint = f"name one of them, as in `{job.label}_{first}`; `stoker list {job.label}` shows them"
+        return refuse("not_running", message, hint, job_id=job.label)
     if rank >= len(attempt.tasks):
         hint = f"ranks are 0 to {len(attempt.tasks) - 1}"
         return refuse("attempt_unknown", f"job {job.label} has no rank {rank}", hint, job_id=job.label)

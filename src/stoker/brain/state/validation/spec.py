@@ -134,11 +134,15 @@ def _terminal_fault(spec: JobSpec) -> Refusal | None:
     if spec.detached and not spec.tty:
         hint = "leave `detached` out: a job without a terminal never waits for anybody"
         return refuse("bad_terminal", "a job is `detached` from a terminal that it doesn't have", hint)
-    if not spec.tty or not (spec.array or spec.demand.tasks > 1 or spec.output or spec.error):
+    beside = {
+        "members of an array": spec.array is not None,
+        "several tasks": spec.demand.tasks > 1,
+        "files for its output": bool(spec.output or spec.error),
+        "an image (containers have no terminals yet)": bool(spec.image),
+    }
+    what = next((words for words, is_asked in beside.items() if is_asked), "")
+    if not spec.tty or not what:
         return None
-    what = "members of an array" if spec.array else "several tasks"
-    if not spec.array and spec.demand.tasks == 1:
-        what = "files for its output"
     hint = "leave `tty` out, and use `stoker exec` for a shell beside what runs"
     return refuse("bad_terminal", f"a job has a terminal, and {what}", hint)
 
