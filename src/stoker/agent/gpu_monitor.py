@@ -15,7 +15,7 @@ Rules: G1  a look that fails stops nothing: the figures grow old, and say how ol
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -26,7 +26,7 @@ from stoker.agent.gpu_ports import Holders
 from stoker.agent.machine import GpuWatch
 from stoker.agent.runner.files import replace_file
 from stoker.brain.domain.gpu_telemetry import QUIET_PERCENT, GpuLook, GpuReading, GpuSample
-from stoker.brain.domain.health import HealthKind
+from stoker.brain.domain.health import GpuCondition, HealthKind
 from stoker.brain.domain.ids import GpuUuid, NodeName
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.report import Beat
@@ -170,7 +170,7 @@ class GpuMonitor:
             await self._clock.sleep(pause_s)
             pause_s *= 1.5
         if self.health.conditions != before:
-            self._say_changed()
+            self._say_changed({each.uuid: each for each in before})
         return "" if went_well else faults
 
     def _withhold(
@@ -183,7 +183,6 @@ class GpuMonitor:
         for sample, found in dirty:
             if found is not None and sample.uuid:
                 self.health.withhold(sample, found, now)
-                self._telemetry.warn("gpu_not_clean", gpu_ids=sample.uuid, error=found[1])
 
     def _judge(self, before: Holders | None, after: Holders | None) -> None:
         """Fold the newest look into the health of the GPUs (G8)."""
@@ -194,17 +193,18 @@ class GpuMonitor:
         look = GpuLook(samples=self.figures.samples, simulated=self.figures.simulated)
         known, errors = {each.uuid: each for each in self.health.conditions}, dict(self.health.memory.ecc)
         if self.health.fold(look, held, self._clock.now(), self._clock.mono()):
-            for each in self.health.conditions:
-                if known.get(each.uuid) != each:
-                    told = {"gpu_ids": each.uuid, "state": each.state, "kind": each.kind, "error": each.reason}
-                    self._telemetry.warn("gpu_health_changed", **told)
-            for uuid in known.keys() - {each.uuid for each in self.health.conditions}:
-                self._telemetry.event("gpu_healthy_again", gpu_ids=uuid)
-            self._say_changed()
+            self._say_changed(known)
         elif errors != self.health.memory.ecc:
             self.keep(self.health.memory)
 
-    def _say_changed(self) -> None:
+    def _say_changed(self, known: Mapping[GpuUuid, GpuCondition]) -> None:
+        """Log what has changed since these conditions were known, keep it, and have it registered."""
+        for each in self.health.conditions:
+            if known.get(each.uuid) != each:
+                told = {"gpu_ids": each.uuid, "state": each.state, "kind": each.kind, "error": each.reason}
+                self._telemetry.warn("gpu_health_changed", **told)
+        for uuid in sorted(known.keys() - {each.uuid for each in self.health.conditions}):
+            self._telemetry.event("gpu_healthy_again", gpu_ids=uuid)
         self.keep(self.health.memory)
         self.changed()
 

@@ -108,7 +108,7 @@ class GpuSettings(msgspec.Struct, frozen=True, kw_only=True):
     comes up late is used soon, seldom enough that a broken driver costs nothing."""
     watch_s: Annotated[float, Range(0, unit=" second")] = 60.0
     """Seconds between two looks once every GPU could be read. A GPU that two looks in a row don't find gets no new
-    work, and the node says so; a job that has it goes on. A look costs a tenth of a second of CPU, a second where
+    work, and the node says so. A look costs a tenth of a second of CPU, a second where
     nothing keeps the driver loaded (persistence mode). 0 = no looks any more."""
     telemetry_s: Annotated[float, Range(0, unit=" second")] = 5.0
     """Seconds between two looks at what the GPUs do: utilisation, memory, temperature, power, errors, processes. One

@@ -391,7 +391,7 @@ def _task_view(task: Task) -> TaskRunView:
         signal=end.signal if end else 0,
         oom=end.oom if end else False,
         peak_memory_mb=end.peak_memory_mb if end else 0,
-        error=end.error if end else "",
+        error=(end.error or end.gpu_fault) if end else "",
     )
 
 
