@@ -25,7 +25,10 @@ FIELDS = ("uuid", "index", "name", "memory.total", "memory.used", "temperature.g
 
 
 def main() -> None:
-    with tempfile.TemporaryDirectory(prefix="stoker-device-") as folder, cluster(Path(folder)) as (control, agent, port):
+    with (
+        tempfile.TemporaryDirectory(prefix="stoker-device-") as folder,
+        cluster(Path(folder)) as (control, agent, port),
+    ):
         checks: tuple[Callable[[ControlProcess], None], ...] = (inventory, figures, attribution, gate, lost_process)
         for check in checks:
             began = time.monotonic()
