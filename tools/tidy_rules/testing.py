@@ -1,4 +1,4 @@
-"""Test names are sentences, and no test outside `tests/real` waits for real time.
+"""Test names are sentences, and no test outside `tests/real` and `tests/device` waits for real time.
 
 Rules 38 and 43 of the house style.
 """
@@ -10,7 +10,7 @@ from typing import Final
 from tools.tidy_rules.source import Fault, Source
 
 _WORDS_MIN: Final = 3
-_REAL_TIME: Final = ("tests/real", "benchmarks")
+_REAL_TIME: Final = ("tests/real", "tests/device", "benchmarks")
 
 
 def test_names_are_sentences(source: Source) -> Iterator[Fault]:
