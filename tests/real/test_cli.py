@@ -273,7 +273,10 @@ def test_a_node_that_holds_a_job_is_not_forgotten_without_force(say: Say) -> Non
 
 def test_gpus_are_listed_with_who_holds_them(say: Say) -> None:
     job_id = say.submit("--gpus", "1", "--", "sleep", "600")
-    until(lambda: f"  {job_id}  GPU-" in say("gpu", "list").stdout, what="the GPU to be held")
+    until(
+        lambda: any({job_id, "busy"} <= set(row.split()) for row in say("gpu", "list").stdout.splitlines()),
+        what="the GPU to be held",
+    )
     say("cancel", job_id)
     say("wait", job_id)
 

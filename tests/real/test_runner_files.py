@@ -252,7 +252,7 @@ async def test_it_is_small_and_leaves_no_trace(node: RealNode, agent: Listener) 
         await agent.running(key(job))
     copiers = _copiers(node)
     assert len(copiers) == 10
-    assert max(map(_private_kb, copiers)) < 2_048
+    assert max(map(_private_kb, copiers)) < 2_304
     held = [os.readlink(entry) for pid in copiers for entry in Path(f"/proc/{pid}/fd").iterdir() if int(entry.name) > 2]
     assert sorted(path for path in held if path.startswith("/")) == sorted(
         str(node.folder / f"{job}.txt") for job in range(2, 12)

@@ -133,8 +133,10 @@ async def test_z3_a_terminal_that_nobody_comes_to_is_hung_up_unless_it_stays(
 
 
 async def test_x3_what_a_terminal_showed_is_there_for_who_comes_and_in_the_log(node: RealNode, agent: Listener) -> None:
-    await begun(agent, node.shell(ONE, "tty; stty size; read x; echo got $x; exit 3"), tty=True, stays=True)
+    await begun(agent, node.shell(ONE, "tty; read y; stty size; read x; echo got $x; exit 3"), tty=True, stays=True)
     async with SessionClient(node, "main") as client:
+        await client.until(words=b"/dev/pts/")  # it has the client's size by now
+        client.type(b"\r")
         await client.until(words=b"20 90")
         client.type(b"ja\r")
         ended = await client.until("exit")
