@@ -23,9 +23,8 @@ _LINES: Final = ("info", "warning")
 _LOG_LINES: Final = "control/log_lines.py"
 _METERS: Final = "api/http/state_metrics.py"
 _NO_DATA: Final = (
-    "GPU utilisation, temperature and power (`stoker_gpu_utilization`, and `DCGM_FI_DEV_*` as dcgm-exporter names "
-    "them) aren't here, because agents don't measure them yet; run dcgm-exporter beside the agent. Neither are "
-    "preemptions, which come with a later version."
+    "GPU utilisation, memory, temperature and power aren't here: each agent tells those of its node, as dcgm-exporter "
+    "names them (`DCGM_FI_DEV_*`), on a page of its own, where its `metrics.address` says so."
 )
 
 _METER_WORDS: Final = {meter.name: meter.words for meter in METERS}
