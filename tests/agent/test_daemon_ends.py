@@ -368,6 +368,23 @@ async def test_an_end_is_told_only_once_the_gpus_of_its_task_are_clean_and_holds
 
 
 @on_virtual_time
+async def test_ends_from_the_absence_of_an_agent_are_told_only_once_their_gpus_are_clean_too() -> None:
+    control, runner, gate = TwinControl(), TwinRunner(), Gate()
+    async with Node(control, runner) as node:
+        await node.connected()
+        await running(node, 1, gpus=(0, 1))
+        await running(node, 2)
+    runner.end(key(1), exited())
+    runner.end(key(2), exited())
+    async with Node(control, runner, care=gate) as node:
+        await node.connected(streams=2)
+        await asyncio.sleep(30)
+        assert (gate.asked, node.finished()) == ([([gpu(0), gpu(1)], True)], [(key(2), EndCause.EXITED)])
+        gate.opened.set()
+        await node.until(lambda: len(runner.settled) == 2)
+
+
+@on_virtual_time
 async def test_an_end_waits_for_the_registration_that_no_longer_offers_a_gpu_which_is_not_clean() -> None:
     class Dirty(Gate):
         async def released(self, gpus: Collection[GpuUuid], *, went_well: bool) -> str:

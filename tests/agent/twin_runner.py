@@ -175,7 +175,7 @@ class TwinRunner:
 
     def end(self, key: TaskKey, end: TaskEnd) -> None:
         status = self.records[key]
-        self.records[key] = TaskStatus(key=key, phase=TaskPhase.ENDED, started_at=status.started_at)
+        self.records[key] = msgspec.structs.replace(status, phase=TaskPhase.ENDED)
         self.ends[key] = TaskOver(key=key, end=end)
         self._reports.put_nowait(self.ends[key])
 

@@ -68,7 +68,7 @@ from stoker.agent.ports import (
 from stoker.agent.tunnels import NodeTunnels
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.node import CONTAINER, Inventory
-from stoker.brain.domain.report import Registration
+from stoker.brain.domain.report import Registration, TaskStatus
 from stoker.brain.domain.units import Mono
 
 UNANSWERED_PART: Final = 0.9
@@ -217,6 +217,9 @@ class Daemon:
                 self._executor.runs_containers = report.runs_containers
                 self._unanswered = None if report.fault is None else 0
                 self._take_fault(report.fault or "", keeps_leases=report.keeps_leases)
+                statuses = {status.key: status for status in report.tasks}
+                for over in report.ends:  # while no agent was here, nobody looked at their GPUs
+                    self._offer(over, statuses.get(over.key))
                 self._delivery.offer_all()
                 self._runner_backoff.worked()
                 self._runner_ready.set()
@@ -289,17 +292,21 @@ class Daemon:
         again, end = self._observed.has_arrived(report.key), report.end
         status = self._observed.open.get(report.key)
         self._observed.over(report)
-        freed = [gpu for gpu in (status.gpus if status else ()) if gpu not in self._observed.held()]
-        if freed:
-            self._delivery.offer_once_clean(report.key, freed, went_well=end.clean)
-        else:
-            self._delivery.offer(report.key)
+        self._offer(report, status)
         if again:
             self._ports.telemetry.event("end_offered_again", **which(report.key), cause=end.cause)
         else:
             self._ports.telemetry.event(
                 "task_finished", **which(report.key), cause=end.cause, exit_code=end.exit_code, signal=end.signal
             )
+
+    def _offer(self, over: TaskOver, status: TaskStatus | None) -> None:
+        """Offer an end once the GPUs that came free with it are clean (A23); `status` says which it had."""
+        held = self._observed.held() if status and status.gpus else {}
+        if freed := [gpu for gpu in (status.gpus if status else ()) if gpu not in held]:
+            self._delivery.offer_once_clean(over.key, freed, went_well=over.end.clean)
+        else:
+            self._delivery.offer(over.key)
 
     # --- the link -----------------------------------------------------------------------------------------------
 

@@ -63,6 +63,8 @@ class Delivery:
 
     def offer_once_clean(self, key: TaskKey, gpus: Sequence[GpuUuid], *, went_well: bool) -> None:
         """Deliver the end of `key` once these GPUs of its task are clean (D7)."""
+        if key in self._observed.held_back:
+            return
         self._observed.held_back[key] = None
         release = asyncio.ensure_future(self._release(key, gpus, went_well=went_well))
         self._releases[release] = None
