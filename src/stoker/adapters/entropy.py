@@ -7,8 +7,6 @@ import random
 import secrets
 from typing import Final
 
-import uuid_utils
-
 _SEED_BITS: Final = 63
 
 
@@ -20,6 +18,8 @@ class SystemEntropy:
         self._dice = random.SystemRandom()
 
     def uid(self) -> str:
+        import uuid_utils  # half a MiB, and an agent makes one id in its life
+
         return str(uuid_utils.uuid7())
 
     def seed(self) -> int:

@@ -8,7 +8,7 @@ import resource
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
@@ -17,7 +17,6 @@ from stoker.adapters.atomic_file import write_atomic
 from stoker.adapters.bounded_run import BoundedRunner
 from stoker.adapters.checkpoint_folders import CheckpointFolders
 from stoker.adapters.clock import SystemClock
-from stoker.adapters.container_engine import DockerEngine, is_installed
 from stoker.adapters.data_folder.ownership import hold_folder, unusable
 from stoker.adapters.entropy import SystemEntropy
 from stoker.adapters.gpu_probe.auto import asked_by, device_probe
@@ -27,7 +26,6 @@ from stoker.adapters.gpu_probe.scripted import scripted_devices
 from stoker.adapters.gpu_probe.scripted_faults import ScriptedDevices
 from stoker.adapters.logs import StructuredTelemetry, library_logs
 from stoker.agent.container_ports import NoContainers
-from stoker.agent.containers import NodeContainers
 from stoker.agent.daemon import Daemon
 from stoker.agent.fence import FileFence
 from stoker.agent.gpu_health import GpuHealth, HealthRules
@@ -65,6 +63,9 @@ from stoker.brain.domain.node import CONTAINER, ROOT
 from stoker.brain.domain.report import Registration
 from stoker.brain.domain.units import NEVER, Instant, utc_text
 from stoker.ports import Clock, Entropy, GpuProbe, Telemetry
+
+if TYPE_CHECKING:
+    from stoker.agent.containers import NodeContainers
 
 UID_NAME: Final = "agent.uid"
 RENEWAL_LOOK_S: Final = 600.0
@@ -335,18 +336,26 @@ def _runner(settings: AgentSettings, name: NodeName, clock: Clock) -> RunnerSock
     return RunnerSocket(settings.data_dir, clock, options, every_start)
 
 
-def _containers(settings: AgentSettings, uid: str, clock: Clock, telemetry: Telemetry) -> NodeContainers | None:
+def _containers(settings: AgentSettings, uid: str, clock: Clock, telemetry: Telemetry) -> "NodeContainers | None":
     """Return what looks after the containers of this node; None = it isn't set up for any."""
     executor, data_dir = settings.executor, settings.data_dir.absolute()
     if CONTAINER not in executor.kinds:
         return None
+    # Most nodes run none, and all agents are to stay small.
+    from stoker.adapters.container_engine import DockerEngine
+    from stoker.agent.containers import NodeContainers
+
     engine = DockerEngine(executor.docker.socket, executor.docker.registry_auth)
     return NodeContainers(engine, executor, data_dir, clock, telemetry, owner=uid)
 
 
 def _check_library(settings: AgentSettings) -> None:
     """Raises: StokerError `bad_settings` where containers are asked for and their library isn't installed."""
-    if CONTAINER in settings.executor.kinds and not is_installed():
+    if CONTAINER not in settings.executor.kinds:
+        return
+    from stoker.adapters.container_engine import is_installed
+
+    if not is_installed():
         message = "executor.kinds has `container`, and the library for that isn't installed: aiodocker"
         hint = 'pip install "stoker[containers]" in the agent\'s environment'
         raise StokerError(refuse("bad_settings", message, hint))
