@@ -76,6 +76,7 @@ class OutputArchiver:
     async def read(self, place: LogPlace, offset: int, limit: int, wait_ms: int = 0) -> LogChunk:
         """Read an output as `JobOutput.read_log` does, from the archive if that has it (O6)."""
         if attempt_is_over(self._committer.state, place.key):
+            self._archive.belong_to(self._committer.state.cluster_id)
             try:
                 kept = await self._archive.read(place.key, offset, limit)
             except OSError as fault:
@@ -87,6 +88,7 @@ class OutputArchiver:
 
     async def run(self) -> None:
         """Copy, and keep the archive within its bounds, until cancelled."""
+        self._archive.belong_to(self._committer.state.cluster_id)
         self._waiting.clear()
         self._due.clear()
         self._later.clear()
