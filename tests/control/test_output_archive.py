@@ -186,6 +186,14 @@ async def test_o4_a_full_archive_is_told_once_and_copied_to_when_it_has_room() -
 
 
 @virtual
+async def test_only_bytes_that_were_copied_are_counted() -> None:
+    async with archived() as (it, player):
+        it.node.drop(2)
+        await it.until_kept(await it.ended(player))
+        assert it.stage.notes.counts["output_bytes_archived"] == len(b"llo\n")
+
+
+@virtual
 async def test_o5_what_ended_while_nobody_copied_is_copied_by_the_next_who_is_active() -> None:
     async with archived() as (it, player):
         kept = await it.ended(player)

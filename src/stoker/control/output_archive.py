@@ -172,16 +172,16 @@ class OutputArchiver:
         self._news.set()
 
     async def _copy(self, place: LogPlace) -> int:
-        """Return how many bytes were ever written. Raises: StokerError as `JobOutput.read_log` does, OSError."""
-        offset = 0
+        """Return how many bytes were copied. Raises: StokerError as `JobOutput.read_log` does, OSError."""
+        offset = copied = 0
         while True:
             chunk = await self._read_node(place, offset, CREDIT_BYTES, 0)
             if chunk.data:
                 await self._archive.write(place.key, chunk.offset, chunk.data)
-                offset = chunk.offset + len(chunk.data)
+                offset, copied = chunk.offset + len(chunk.data), copied + len(chunk.data)
                 continue
             await self._archive.finish(place.key, chunk.size)
-            return chunk.size
+            return copied
 
     async def _keep_bounds(self) -> None:
         while True:
