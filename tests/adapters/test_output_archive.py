@@ -59,6 +59,18 @@ async def test_an_output_is_there_once_it_is_finished_and_not_before(tmp_path: P
     assert not await kept.has(key(rank=1))
 
 
+async def test_clusters_that_share_a_folder_never_see_each_others_outputs(tmp_path: Path) -> None:
+    ours, theirs = archive(tmp_path), archive(tmp_path, bytes_max=1)
+    ours.belong_to("019a-ours")
+    theirs.belong_to("019a-theirs")
+    await keep(ours, key(), (0, b"ours"))
+    assert not await theirs.has(key())
+    assert await theirs.read(key(), 0, 10) is None
+    await keep(theirs, key(), (0, b"theirs"))
+    assert await theirs.sweep() == 1
+    assert await whole(ours, key()) == [(0, b"ours")]
+
+
 async def test_what_was_given_up_is_written_anew(tmp_path: Path) -> None:
     kept = archive(tmp_path)
     await kept.write(key(), 0, b"half")

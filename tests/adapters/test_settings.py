@@ -36,6 +36,7 @@ class Settings(msgspec.Struct, frozen=True):
     folder: Path = Path("x")
     kinds: tuple[str, ...] = ("process",)
     ports: list[int] = []
+    codes: tuple[Annotated[int, Range(1)], ...] = ()
     labels: dict[str, str] = {}
 
     def faults(self) -> list[str]:
@@ -163,6 +164,7 @@ def test_an_empty_file_is_only_defaults(file: Path) -> None:
         ("agents: {heartbeat_s: inf}", "c.yaml:2: agents.heartbeat_s: 'inf' isn't a number"),
         ("agents: {attempt_lease_s: soon}", "agents.attempt_lease_s: 'soon' isn't auto or a whole number"),
         ("kinds: process", "c.yaml:2: kinds: 'process' isn't a list"),
+        ("codes: [a]", "c.yaml:2: codes: 'a' isn't a whole number"),
         ("kinds: [[a]]", "c.yaml:2: kinds: line 2 holds a list, not a value"),
         ("labels: [a]", "c.yaml:2: labels: a list isn't a group of keys"),
         ("labels: {a: 1, a: 2}", "c.yaml:2: labels: 'a' is given twice"),

@@ -31,6 +31,12 @@ def test_gpus_in_quarantine_are_told_while_there_are_any() -> None:
     assert "quarantined" not in str(dict(cluster_pairs(cluster()))["gpus"])
 
 
+def test_gpus_that_are_lost_are_told_while_there_are_any() -> None:
+    said = dict(cluster_pairs(cluster(total_gpus=6, busy_gpus=2, available_gpus=3, lost_gpus=1)))
+    assert said["gpus"] == "6 (simulated): 2 busy, 3 free, 0 offline, 1 lost"
+    assert "lost" not in str(dict(cluster_pairs(cluster()))["gpus"])
+
+
 def test_shared_gpus_are_told_with_what_keeps_programs_to_their_shares() -> None:
     assert "shared" not in dict(cluster_pairs(cluster()))
     loose = dict(cluster_pairs(cluster(shared_gpus=3, sharing_nodes_without_mps=1)))["shared"]

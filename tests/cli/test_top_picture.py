@@ -40,6 +40,11 @@ def test_every_line_fits_its_room_whatever_names_and_reasons_there_are(room: int
     assert all(width(line) <= room for line in click.unstyle(node_page(node(), room)).split("\n"))
 
 
+def test_gpus_that_no_work_can_have_are_counted_in_the_first_line() -> None:
+    line = click.unstyle(summary_line(cluster(offline_gpus=9, quarantined_gpus=2, lost_gpus=1), 158, "12:00:00"))
+    assert "9 GPUs offline  1 GPUs lost  2 GPUs quarantined" in line
+
+
 def test_a_wide_window_shows_who_and_which_model_too() -> None:
     assert "USER" not in job_sheet([running()], 78, 0).head
     assert "TENANT" in job_sheet([running()], 140, 0).head

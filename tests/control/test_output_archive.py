@@ -28,6 +28,10 @@ class Shelf:
         self.parts: dict[TaskKey, bytes] = {}
         self.fault = ""
         self.swept = 0
+        self.cluster = ""
+
+    def belong_to(self, cluster_id: str) -> None:
+        self.cluster = cluster_id
 
     def _check(self) -> None:
         if self.fault:
@@ -113,6 +117,7 @@ async def test_o1_an_output_is_copied_when_its_task_has_ended_and_read_there_fro
         it.node.refuse("node_unreachable")
         assert (await it.archiver.read(LogPlace(N1, key), 2, 3)).data == b"llo"
         assert it.stage.notes.counts["outputs_archived"] == 1
+        assert it.shelf.cluster == it.stage.committer.state.cluster_id != ""
 
 
 @virtual
@@ -178,6 +183,14 @@ async def test_o4_a_full_archive_is_told_once_and_copied_to_when_it_has_room() -
         assert (await it.archiver.read(LogPlace(N1, keys[0]), 0, 99)).data == b"hello\n"
         it.shelf.fault = ""
         await it.until_kept(*keys)
+
+
+@virtual
+async def test_only_bytes_that_were_copied_are_counted() -> None:
+    async with archived() as (it, player):
+        it.node.drop(2)
+        await it.until_kept(await it.ended(player))
+        assert it.stage.notes.counts["output_bytes_archived"] == len(b"llo\n")
 
 
 @virtual

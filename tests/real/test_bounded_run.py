@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stoker.adapters.bounded_run import BoundedRunner, ProgramTimeout
-from tests.real.agent_process import until
+from tests.real.agent_process import alive, until
 
 FREEZER = Path("/sys/fs/cgroup/freezer")
 
@@ -33,6 +33,13 @@ def test_what_was_said_before_the_time_was_up_is_kept() -> None:
     with pytest.raises(ProgramTimeout, match=r"^it didn't answer within 1 s$") as raised:
         BoundedRunner().run(["sh", "-c", "echo half; sleep 600"], 1, "it")
     assert raised.value.out == "half\n"
+
+
+def test_a_program_that_has_ended_is_answered_although_a_child_of_it_has_its_output_open(tmp_path: Path) -> None:
+    told = tmp_path / "pid"
+    said = BoundedRunner().run(["sh", "-c", f"sleep 600 & echo $! > {told}; echo done; exit 3"], 20)
+    assert (said.out, said.status) == ("done\n", 3)
+    until(lambda: not alive(int(told.read_text())), "its child is ended too")
 
 
 def test_nothing_more_is_started_while_a_program_that_was_killed_does_not_end(freezer: Path, tmp_path: Path) -> None:

@@ -23,7 +23,9 @@ def test_output_outlives_its_node(tmp_path: Path) -> None:
         lines = "seq 200000; kill -9 $$"
         after = submit(control, lines, gpu_count=0)
         until_state(control, after, "failed")
-        until(lambda: {path.name for path in archive.glob("0/*")} == {f"{before}.1.0", f"{after}.1.0"}, "both are kept")
+        until(
+            lambda: {path.name for path in archive.glob("*/0/*")} == {f"{before}.1.0", f"{after}.1.0"}, "both are kept"
+        )
     with control, control.client() as client:
         assert b"".join(part.data for part in client.follow_logs(before)) == b"before\n"
         text = "".join(f"{number}\n" for number in range(1, 200_001)).encode()

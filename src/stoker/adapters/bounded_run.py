@@ -11,7 +11,7 @@ import os
 import selectors
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from stoker.adapters.clock import SystemClock
@@ -72,7 +72,7 @@ class BoundedRunner:
             deadline = clock.mono() + timeout_s
             texts = {out.fileno(): bytearray(), err.fileno(): bytearray()}
             try:
-                in_time = _read(timeout_s, texts)
+                in_time = _read(timeout_s, texts, process.pid)
                 process.wait(max(0.0, deadline - clock.mono()))
             except subprocess.TimeoutExpired:
                 in_time = False
@@ -101,18 +101,28 @@ def read_to_end(timeout_s: float, *fds: int) -> list[bytearray] | None:
     return list(texts.values()) if _read(timeout_s, texts) else None
 
 
-def _read(timeout_s: float, texts: dict[int, bytearray]) -> bool:
-    """Add what comes from each until all are closed; False when time ran out first. Raises: OSError."""
+def _read(timeout_s: float, texts: dict[int, bytearray], pid: int = 0) -> bool:
+    """Add what comes from each until all are closed; False when time ran out first. Raises: OSError.
+
+    `pid`: a child with whose end all is said, although one of its own may keep them open.
+    """
     clock = SystemClock()
     deadline = clock.mono() + timeout_s
-    with selectors.DefaultSelector() as selector:
+    with selectors.DefaultSelector() as selector, _end_of(pid) as ended:
         for fd in texts:
             selector.register(fd, selectors.EVENT_READ)
-        while selector.get_map():
-            ready = selector.select(max(0.0, deadline - clock.mono()))
+        if ended is not None:
+            selector.register(ended, selectors.EVENT_READ)
+        has_ended = False
+        while selector.get_map().keys() - {ended}:
+            ready = selector.select(0.0 if has_ended else max(0.0, deadline - clock.mono()))
             if not ready:
-                return False
+                return has_ended
             for key, _ in ready:
+                if key.fd == ended:
+                    has_ended = True
+                    selector.unregister(ended)
+                    continue
                 data = os.read(key.fd, _READ_BYTES)
                 texts[key.fd] += data
                 if not data:
@@ -120,6 +130,19 @@ def _read(timeout_s: float, texts: dict[int, bytearray]) -> bool:
             if sum(map(len, texts.values())) > OUTPUT_MAX:
                 raise OSError(f"more than {OUTPUT_MAX} bytes of answer")
     return True
+
+
+@contextlib.contextmanager
+def _end_of(pid: int) -> Iterator[int | None]:
+    """A descriptor that can be read once this child has ended. None = 0 was given, or the kernel has none."""
+    ended = None
+    with contextlib.suppress(OSError):
+        ended = os.pidfd_open(pid) if pid else None
+    try:
+        yield ended
+    finally:
+        if ended is not None:
+            os.close(ended)
 
 
 def end_session(pid: int) -> None:

@@ -1,8 +1,8 @@
 """Folder in which a control plane keeps what tasks wrote, for when their node, or its disk, is gone.
 
-Layout: `DIR/THOUSAND/JOB.ATTEMPT.RANK`, where THOUSAND is the job's number without its last three digits: the bytes
-        that were kept, piece after piece, then one line of JSON that says where in the output each piece began. A file
-        whose name ends in `.part` isn't whole.
+Layout: `DIR/CLUSTER/THOUSAND/JOB.ATTEMPT.RANK`, where CLUSTER is the cluster's id, since each numbers its jobs from 1,
+        and THOUSAND the job's number without its last three digits: the bytes that were kept, piece after piece, then
+        one line of JSON that says where in the output each piece began. A file whose name ends in `.part` isn't whole.
 Rules:  K1  an output is there whole or not at all: a file that ends without its last line is none
         K2  folders and files are open to the account of the control plane alone
         K3  `sweep` removes what is older than `days`, and beyond `bytes_max` or FILES_MAX the outputs of the lowest job
@@ -59,13 +59,16 @@ class OutputFolder:
 
     def __init__(self, folder: Path, clock: Clock, *, bytes_max: int, days: int) -> None:
         """`bytes_max`: of all outputs together; 0 = no bound. `days`: for which one is kept; 0 = for ever."""
-        self._folder = folder
+        self._folder = self._root = folder
         self._clock = clock
         self._bytes_max = bytes_max
         self._days = days
         self._thread = BoundedThread("stoker-output", (OSError,))
         self._sweeper = BoundedThread("stoker-output-sweep", (OSError,))
         self._pieces: dict[TaskKey, list[tuple[int, int]]] = {}
+
+    def belong_to(self, cluster_id: str) -> None:
+        self._folder = self._root / cluster_id
 
     async def has(self, key: TaskKey) -> bool:
         return await self._ask(partial(self._is_whole, key))
@@ -118,7 +121,8 @@ class OutputFolder:
     def _append(self, key: TaskKey, data: bytes, *, anew: bool) -> None:
         path = self._path(key).with_name(self._path(key).name + _PART)
         if anew:
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            path.parent.mkdir(mode=0o700, exist_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | (os.O_TRUNC if anew else 0)
         with open(os.open(path, flags, 0o600), "ab") as file:
             file.write(data)

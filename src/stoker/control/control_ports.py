@@ -103,6 +103,10 @@ class JobOutput(Protocol):
 class OutputArchive(Protocol):
     """Archive of what tasks wrote, on the control plane's side. Each call raises OSError when it can't be used."""
 
+    def belong_to(self, cluster_id: str) -> None:
+        """Keep and know outputs of this cluster alone: jobs of others have the same numbers. Comes before all else."""
+        ...
+
     async def has(self, key: TaskKey) -> bool:
         """Return whether it has the whole of this output."""
         ...

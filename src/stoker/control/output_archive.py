@@ -76,6 +76,7 @@ class OutputArchiver:
     async def read(self, place: LogPlace, offset: int, limit: int, wait_ms: int = 0) -> LogChunk:
         """Read an output as `JobOutput.read_log` does, from the archive if that has it (O6)."""
         if attempt_is_over(self._committer.state, place.key):
+            self._archive.belong_to(self._committer.state.cluster_id)
             try:
                 kept = await self._archive.read(place.key, offset, limit)
             except OSError as fault:
@@ -87,6 +88,7 @@ class OutputArchiver:
 
     async def run(self) -> None:
         """Copy, and keep the archive within its bounds, until cancelled."""
+        self._archive.belong_to(self._committer.state.cluster_id)
         self._waiting.clear()
         self._due.clear()
         self._later.clear()
@@ -170,16 +172,16 @@ class OutputArchiver:
         self._news.set()
 
     async def _copy(self, place: LogPlace) -> int:
-        """Return how many bytes were ever written. Raises: StokerError as `JobOutput.read_log` does, OSError."""
-        offset = 0
+        """Return how many bytes were copied. Raises: StokerError as `JobOutput.read_log` does, OSError."""
+        offset = copied = 0
         while True:
             chunk = await self._read_node(place, offset, CREDIT_BYTES, 0)
             if chunk.data:
                 await self._archive.write(place.key, chunk.offset, chunk.data)
-                offset = chunk.offset + len(chunk.data)
+                offset, copied = chunk.offset + len(chunk.data), copied + len(chunk.data)
                 continue
             await self._archive.finish(place.key, chunk.size)
-            return chunk.size
+            return copied
 
     async def _keep_bounds(self) -> None:
         while True:

@@ -69,6 +69,11 @@ def test_a_node_that_can_neither_start_nor_end_jobs_is_named_with_its_fault() ->
     assert told[1].what == "b can neither start nor end jobs: disk full"
     (_, told_limits) = serving.nodes([NodeRow(name="c", state="ready", limits="offers 8 of 64 CPUs")])
     assert (told_limits.level, told_limits.what) == (Level.WARNING, "c offers 8 of 64 CPUs")
+    assert "LimitNOFILE" in told_limits.fix
+    alone = "takes jobs of root alone, since no cgroup can be made"
+    (_, told_alone) = serving.nodes([NodeRow(name="c", state="ready", limits=alone)])
+    assert "cgroup" in told_alone.fix
+    assert "LimitNOFILE" not in told_alone.fix
 
 
 def test_a_node_that_cannot_read_its_gpus_is_named_with_the_words_of_its_driver() -> None:

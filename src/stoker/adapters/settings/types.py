@@ -10,7 +10,7 @@ import typing
 from collections.abc import Iterator, Mapping, Sequence
 from math import isfinite
 from pathlib import Path
-from typing import Any, Final, Literal, get_args, get_origin
+from typing import Annotated, Any, Final, Literal, get_args, get_origin
 
 import msgspec
 
@@ -139,6 +139,8 @@ def _described(wanted: Any) -> str:  # noqa: ANN401  # a type form
     for form in _alternatives(wanted):
         if get_origin(form) is Literal:
             names.extend(map(str, get_args(form)))
+        elif get_origin(form) is Annotated:
+            names.append(_described(get_args(form)[0]))
         elif form is not type(None):
             names.append(_NAMES.get(get_origin(form) or form, str(form)))
     return " or ".join(names)

@@ -120,6 +120,7 @@ def _cluster_view(control: ControlPlane) -> ClusterView:
         busy_gpus=gpus.busy,
         offline_gpus=gpus.offline,
         quarantined_gpus=gpus.quarantined,
+        lost_gpus=gpus.lost,
         shared_gpus=sum(map(len, sharing.values())),
         sharing_nodes_without_mps=sum(not node.inventory.mps for node in nodes if sharing[node.name]),
         total_nodes=len(nodes),

@@ -73,6 +73,8 @@ def cluster_pairs(cluster: "ClusterView") -> "Iterator[tuple[str, object]]":
     gpus = f"{cluster.busy_gpus} busy, {cluster.available_gpus} free, {cluster.offline_gpus} offline"
     if cluster.quarantined_gpus:
         gpus += f", {cluster.quarantined_gpus} quarantined"
+    if cluster.lost_gpus:
+        gpus += f", {cluster.lost_gpus} lost"
     yield "gpus", f"{cluster.total_gpus}{simulated}: {gpus}"
     if cluster.shared_gpus:
         yield "shared", _sharing(cluster)

@@ -253,6 +253,8 @@ def nodes(rows: Sequence[NodeRow]) -> Iterator[CheckResult]:
         if row.limits:
             where = "`LimitNOFILE=`, `LimitNPROC=`, `LimitAS=`, `LimitDATA=` in the agent's unit, or executor.limits"
             fix = f"raise what it names: {where}; its runner follows once it is idle"
+            if "no cgroup" in row.limits:
+                fix = f"let its agent make cgroups, as root; `stoker node show {row.name}` says what isn't enforced"
             yield doubtful(f"{row.name} {row.limits}", fix)
     for row in [row for row in known if row.gpu_fault][:NAMES_MAX]:
         fix = f"`stoker node show {row.name}` names each; its agent offers them again once they are well"

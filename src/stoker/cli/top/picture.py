@@ -52,6 +52,8 @@ def summary_line(cluster: ClusterView, room: int, clock: str) -> str:
     ]
     if cluster.quarantined_gpus:
         parts.insert(3, click.style(f"{cluster.quarantined_gpus} GPUs quarantined", fg="yellow"))
+    if cluster.lost_gpus:
+        parts.insert(3, click.style(f"{cluster.lost_gpus} GPUs lost", fg="red"))
     if cluster.offline_gpus:
         parts.insert(3, click.style(f"{cluster.offline_gpus} GPUs offline", fg="red"))
     if cluster.jobs.get("held", 0):

@@ -16,6 +16,7 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     busy_gpus: int
     offline_gpus: int
     quarantined_gpus: int = 0
+    lost_gpus: int = 0
     shared_gpus: int = 0
     """Of the busy ones: held by jobs that ask for a share of one."""
     sharing_nodes_without_mps: int = 0
