@@ -1,4 +1,4 @@
-"""Rules Q1 to Q6 of `agent/gpu_health.py`: faults 31, 60, 61, 62, 63, 64, 65, 68, 150 and 151."""
+"""Rules Q1 to Q8 of `agent/gpu_health.py`: faults 31, 60, 61, 62, 63, 64, 65, 68, 150 and 151."""
 
 from collections.abc import Collection
 
@@ -170,3 +170,10 @@ def test_whatever_happened_a_gpu_that_is_well_for_long_is_offered(looks: list[tu
     last = node.health.memory.ecc.get(A, 0)
     node.mono_s += 200_000.0
     assert node.look(replace(WELL, ecc_errors=last), OTHER, times=CLEAN_LOOKS) == []
+
+
+def test_a_gpu_that_does_not_answer_where_others_do_is_kept_back_alone_while_no_task_has_it() -> None:
+    node, silent = Node(), replace(OTHER, unanswered="NVML didn't answer within 10 s")
+    assert node.look(WELL, silent, held=(B,), times=3) == [], "what runs there goes on"
+    assert node.look(WELL, silent) == ["1 drained unanswered"]
+    assert node.look() == []

@@ -66,9 +66,12 @@ def test_a_reader_that_hangs_crashes_or_is_killed_costs_one_look_and_the_next_be
     sampler()
     pid = reader_of(sampler)
     stub.tell(gpu_1_temperature="!hang")
-    with pytest.raises(ProgramTimeout, match="NVML didn't answer within 3 s"):
-        sampler()
+    look = sampler()
     assert not alive(pid)
+    assert [bool(sample.unanswered) for sample in look.samples] == [False, False, False, True]
+    assert (look.samples[3].uuid, look.samples[3].unanswered) == (uuid(1), "NVML didn't answer within 3 s")
+    with pytest.raises(ProgramTimeout, match="NVML didn't answer within 3 s"):
+        sampler((1,))
     stub.tell(gpu_1_temperature="!crash")
     with pytest.raises(OSError, match=r"NVML crashed \(signal 11\)"):
         sampler()
@@ -137,9 +140,10 @@ def test_who_asks_sees_what_each_gpu_does_and_for_which_job(tmp_path: Path, stub
             assert "1000 MiB" in listed
             assert f"{uuid(0)} on n1: 57%, 1000 MiB, 55 C, 123 W" in cli(control, "status", holds)
             assert "57%, 1000 MiB, 55 C, 123 W" in cli(control, "node", "show", "n1")
-            page = scraped(port)
             labels = f'gpu="0",UUID="{uuid(0)}",device="nvidia0",modelName="{MODEL}",Hostname="n1",hpc_job="{holds}"'
-            assert f"DCGM_FI_DEV_GPU_UTIL{{{labels}}} 57\n" in page
+            held = f"DCGM_FI_DEV_GPU_UTIL{{{labels}}} 57\n"
+            until(lambda: held in scraped(port), "the newest look was made while the job had it")
+            page = scraped(port)
             assert f"DCGM_FI_DEV_FB_USED{{{labels}}} 1000\n" in page
             assert f"DCGM_FI_DEV_FB_FREE{{{labels}}} 80559\n" in page
             assert f"DCGM_FI_DEV_GPU_TEMP{{{labels}}} 55\n" in page

@@ -9,6 +9,7 @@ Rules: Q1  a GPU is lost once two looks in a row can't open it, or don't list it
        Q4  a GPU that no task has is dirty while a process is on it, or more than `leftover_mb` of its memory is in use
        Q5  a dirty GPU is offered again as soon as it is clean; any other once `CLEAN_LOOKS` looks in a row found
            nothing wrong, after an error not before `error_clean_s`, which doubles with each error within a day
+       Q8  one that doesn't answer where others do is kept back while no task has it; what else is known of it stays
        Q6  the words of a condition stay until its cause or its state changes, however its numbers move: each change is
            a new registration of the node
 Source: NVIDIA, "XID Errors", for which of them an application causes.
@@ -116,7 +117,9 @@ class GpuHealth:
         return "; ".join(told)[:REASON_MAX]
 
     def dirt_of(self, sample: GpuSample) -> Found | None:
-        """Return what keeps a GPU that no task has from being clean (Q4)."""
+        """Return what keeps a GPU that no task has from being clean (Q4, Q8)."""
+        if sample.unanswered:
+            return HealthKind.UNANSWERED, sample.unanswered
         foreign = [each for each in sample.processes or () if not self._is_ignored(each)]
         if foreign:
             return HealthKind.PROCESS, self._process_text(foreign)
@@ -131,6 +134,10 @@ class GpuHealth:
 
     def _fold_one(self, sample: GpuSample, *, is_held: bool, now: Instant, mono_s: float) -> None:
         uuid = sample.uuid
+        if sample.unanswered:
+            if not is_held and uuid not in self.memory.conditions:
+                self._put(sample, HealthState.DRAINED, (HealthKind.UNANSWERED, sample.unanswered), now)
+            return  # Q8
         if not sample.fault:
             self._seen[uuid], self._missed[uuid] = sample.index, 0
         else:

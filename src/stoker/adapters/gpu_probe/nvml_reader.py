@@ -98,7 +98,11 @@ def _answer_lines(reader: _Reader, seconds: int, lines: TextIO, tell: Callable[.
         if why:
             return tell(failed=(count, why))
         here = range(min(count, GPUS_MAX))
-        for index in here if line.strip() == "all" else [i for i in map(int, line.split()) if i in here]:
+        words = line.split()
+        asked = [int(word) for word in words if word != "all"]
+        order = [*(i for i in here if i not in asked), *asked] if "all" in words else asked
+        for index in [i for i in order if i in here]:
+            tell(asked=index)
             tell(index=index, **reader.figures(index))
         tell(done=True, count=count, xids=reader.xids())
         signal.alarm(0)

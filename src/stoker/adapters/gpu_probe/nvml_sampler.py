@@ -6,6 +6,8 @@ the look fails, and the next one begins another.
 
 Rules: T1  a look ends within the time that it was given, whatever the driver does
        T2  while a reader that was killed doesn't end, since the driver holds it, no other is begun
+       T4  a GPU at which NVML hangs, and which answered before, hides no other: a new reader asks it last, and it is a
+           sample of which nothing is known
        T3  a GPU that can't be opened or read is a sample with a fault; the others are unaffected
 Limits: `OUTPUT_MAX` bytes an answer.
 """
@@ -51,26 +53,55 @@ class NvmlSampler:
         # By index: one that falls off the bus can't tell its name any more.
         self._xids: dict[int, list[int]] = {}
         # By index, of GPUs that weren't asked about since they were told.
+        self._hung: dict[int, str] = {}
+        # Why, by the index of GPUs at which the newest look hung: they are asked last (T4).
 
     def __call__(self, indexes: Sequence[int] | None = None, held: Collection[GpuUuid] = ()) -> GpuLook:
         """Look at these GPUs; None = at all. Which of them tasks hold is nothing to a driver.
 
         Raises: DriverMissing where there is no library; ProgramTimeout, or another OSError in NVML's words.
         """
+        lines: list[dict[str, Any]] = []
         try:
             process = self._running()
-            words = b"all" if indexes is None else b" ".join(b"%d" % index for index in indexes)
+            late = [index for index in self._hung if indexes is None or index in indexes]
+            order = ["all", *late] if indexes is None else [*(i for i in indexes if i not in late), *late]
             assert process.stdin is not None
             try:
-                process.stdin.write(words + b"\n")
+                process.stdin.write(" ".join(map(str, order)).encode() + b"\n")
                 process.stdin.flush()
-                lines = list(self._lines(process))
+                lines.extend(self._lines(process))
             except BrokenPipeError:
                 raise OSError(_ending(process)) from None
+        except ProgramTimeout as fault:
+            self.close()
+            return self._without_hung(lines, str(fault), indexes, held)
         except BaseException:
             self.close()
             raise
+        for line in lines:
+            self._hung.pop(line.get("index", -1), None)
         return self._look(lines)
+
+    def _without_hung(
+        self, lines: Sequence[dict[str, Any]], fault: str, indexes: Sequence[int] | None, held: Collection[GpuUuid]
+    ) -> GpuLook:
+        """Return what is known of the others where one GPU hangs (T4). Raises: ProgramTimeout if none answered."""
+        at = lines[-1].get("asked") if lines else None
+        if at is None or at not in self._uuids:
+            raise ProgramTimeout(fault)
+        if at not in self._hung:
+            self._hung[at] = fault
+            return self(indexes, held)  # by a new reader, which asks it last
+        answered = {line["index"] for line in lines if "index" in line}
+        if not answered:
+            raise ProgramTimeout(fault)
+        unknown = (
+            GpuSample(uuid=self._uuids.get(index, GpuUuid("")), index=index, unanswered=fault)
+            for index in (self._uuids if indexes is None else indexes)
+            if index not in answered
+        )
+        return GpuLook(samples=(*self._look(lines).samples, *unknown))
 
     def close(self) -> None:
         """End the reader."""

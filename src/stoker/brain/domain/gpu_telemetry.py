@@ -39,6 +39,8 @@ class GpuSample(msgspec.Struct, frozen=True, kw_only=True):
     processes: tuple[GpuProcess, ...] | None = None
     fault: str = ""
     """Why it can't be used at all, in the driver's words. Empty = it can."""
+    unanswered: str = ""
+    """Why nothing is known of it now: its driver hangs where others answer. Empty = it answered."""
     releasing: bool = False
     """Whether processes that were killed are still leaving it. Only a script says so."""
 
