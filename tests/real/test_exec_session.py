@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -405,6 +406,30 @@ def test_while_an_interactive_job_waits_it_says_why_and_a_ctrl_c_cancels_it(up: 
         seen.type("\x03")
         assert seen.end() == 130
         seen.until("is cancelled")
+
+
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
+def test_a_terminal_that_is_closed_while_its_job_waits_cancels_the_job(up: UpProcess, number: int) -> None:
+    with submitted(up, "--hold", "--", *BASH) as seen:
+        seen.until("waits:", "holds it")
+        os.kill(seen.pid, number)
+        assert seen.end() == 128 + number
+        job_id = seen.text.partition("job ")[2].split()[0]
+    with Client(up.url) as client:
+        assert client.job(job_id).state == "cancelled"
+
+
+def test_an_interactive_job_that_is_queued_anew_is_entered_again(up: UpProcess) -> None:
+    with submitted(up, "--", "sh", "-i") as seen:
+        seen.until("ready$")
+        job_id = seen.text.partition("job ")[2].split()[0]
+        with Client(up.url) as client:
+            client.requeue(job_id)
+        seen.until("attempt 1 of job", "begins again")
+        seen.type("echo attempt $STOKER_ATTEMPT\r")
+        seen.until("\nattempt 2")
+        seen.type("exit 4\r")
+        assert seen.end() == 4
 
 
 def test_a_detached_job_goes_on_and_whoever_attaches_sees_its_last_screen(up: UpProcess) -> None:
