@@ -459,6 +459,16 @@ def test_a_terminal_that_is_closed_ends_its_job(up: UpProcess) -> None:
         until(lambda: client.job(number).state == "failed", what="the end")
 
 
+def test_a_script_that_attaches_is_told_what_to_do_instead(up: UpProcess, job: str) -> None:
+    words = stoker("attach", "--server", up.url, job)
+    done = subprocess.run(
+        words, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=environment(up.folder), check=False
+    )
+    assert done.returncode == 2
+    assert f"`stoker logs {job}`" in done.stderr
+    assert "-t" not in done.stderr
+
+
 def test_a_job_without_a_terminal_has_none_to_attach_to(up: UpProcess, job: str) -> None:
     async def talk() -> str:
         async with AsyncClient(up.url) as client:
