@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -407,6 +408,30 @@ def test_while_an_interactive_job_waits_it_says_why_and_a_ctrl_c_cancels_it(up: 
         seen.until("is cancelled")
 
 
+@pytest.mark.parametrize("number", [signal.SIGHUP, signal.SIGTERM])
+def test_a_terminal_that_is_closed_while_its_job_waits_cancels_the_job(up: UpProcess, number: int) -> None:
+    with submitted(up, "--hold", "--", *BASH) as seen:
+        seen.until("waits:", "holds it")
+        os.kill(seen.pid, number)
+        assert seen.end() == 128 + number
+        job_id = seen.text.partition("job ")[2].split()[0]
+    with Client(up.url) as client:
+        assert client.job(job_id).state == "cancelled"
+
+
+def test_an_interactive_job_that_is_queued_anew_is_entered_again(up: UpProcess) -> None:
+    with submitted(up, "--", "sh", "-i") as seen:
+        seen.until("ready$")
+        job_id = seen.text.partition("job ")[2].split()[0]
+        with Client(up.url) as client:
+            client.requeue(job_id)
+        seen.until("attempt 1 of job", "begins again")
+        seen.type("echo attempt $STOKER_ATTEMPT\r")
+        seen.until("\nattempt 2")
+        seen.type("exit 4\r")
+        assert seen.end() == 4
+
+
 def test_a_detached_job_goes_on_and_whoever_attaches_sees_its_last_screen(up: UpProcess) -> None:
     with submitted(up, "--", *BASH) as seen:
         seen.until("ready$")
@@ -432,6 +457,16 @@ def test_a_terminal_that_is_closed_ends_its_job(up: UpProcess) -> None:
         assert seen.end() == 129
     with Client(up.url) as client:
         until(lambda: client.job(number).state == "failed", what="the end")
+
+
+def test_a_script_that_attaches_is_told_what_to_do_instead(up: UpProcess, job: str) -> None:
+    words = stoker("attach", "--server", up.url, job)
+    done = subprocess.run(
+        words, stdin=subprocess.DEVNULL, capture_output=True, text=True, env=environment(up.folder), check=False
+    )
+    assert done.returncode == 2
+    assert f"`stoker logs {job}`" in done.stderr
+    assert "-t" not in done.stderr
 
 
 def test_a_job_without_a_terminal_has_none_to_attach_to(up: UpProcess, job: str) -> None:

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import signal
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Final
@@ -12,18 +13,21 @@ from msgspec.structs import replace
 from stoker.brain.domain.errors import StokerError
 from stoker.cli.clock import mono_s
 from stoker.cli.display.safe_text import visible
-from stoker.cli.job_end import exit_of, is_over, tell_end, wait_for
+from stoker.cli.job_end import exit_of, goes_on, is_over, tell_end, wait_for
 from stoker.cli.server import FOLLOW_PATIENCE_S, connect, credentials_of, servers_of
 from stoker.cli.session_terminal import SessionEnd, SessionTerminal, terminal_size
 from stoker.wire.client.backoff import fresh_key, sleep_async
 from stoker.wire.client.clients import AsyncClient, connect_to_session
 from stoker.wire.client.exec_session import SessionConnection
 from stoker.wire.rest.exec_session import AttachQuery, ExecQuery
+from stoker.wire.rest.job import JobView
 
 WAIT_MS: Final = 20_000
 FIRST_WAIT_MS: Final = 500
 """Before the reason is told why a job waits."""
 AGAIN_S: Final = 0.5
+ATTEMPT_LOOK_S: Final = 2.0
+"""Of waiting for a job's end, before it is seen whether it begins again."""
 _WAITS: Final = frozenset({"not_running", "no_server", "no_answer", "not_active", "node_unreachable"})
 """Refusals of one who waits for a job that pass: it doesn't run yet, or another control plane takes over."""
 _RANKED: Final = re.compile(r"(.+)\.([0-9]{1,6})")
@@ -92,26 +96,64 @@ def run_session(
 def run_interactive(ctx: click.Context, job_id: str) -> int:
     """Wait until a job that was just submitted runs, be in its terminal, and return the exit status of the command.
 
-    While it waits it says why, and what ends the command then cancels the job.
+    While it waits it says why, and what ends the command then cancels the job. A job that is queued anew is waited for
+    and entered again.
     """
     click.echo(f"job {job_id} is submitted", err=True)
+    job, seen = None, 0
+    while job is None or not is_over(job):
+        ended = _entered(ctx, job_id)
+        if ended.detached:
+            if ended.status == 0:
+                click.echo(f"job {job_id} goes on; `stoker attach {job_id}` comes back", err=True)
+                return 0
+            job = wait_for(job_id)
+            break
+        job = _after_attempt(job_id, seen)
+        seen = _ended_attempts(job)
+        if not is_over(job):
+            click.echo(f"attempt {seen} of job {job_id} has ended, and it begins again", err=True)
+    tell_end(job)
+    return exit_of(job)
+
+
+def _entered(ctx: click.Context, job_id: str) -> SessionEnd:
+    """Wait for the next attempt of an interactive job, and be in its terminal. Raises: StokerError."""
+    before = {number: signal.signal(number, _leave) for number in (signal.SIGHUP, signal.SIGTERM)}
     try:
-        ended = run_session(ctx, job_id, AttachQuery(wait_ms=WAIT_MS), sends_input=True, tell=_WaitNotice(job_id))
-    except KeyboardInterrupt:
+        return run_session(ctx, job_id, AttachQuery(wait_ms=WAIT_MS), sends_input=True, tell=_WaitNotice(job_id))
+    except (KeyboardInterrupt, SystemExit):
         with suppress(StokerError):
             connect().cancel(job_id)
-        click.echo(f"job {job_id} is cancelled", err=True)
+        with suppress(OSError):  # the terminal may be closed
+            click.echo(f"job {job_id} is cancelled", err=True)
         raise
     except StokerError as fault:
         if fault.refusal.code not in ("not_running", "session_over"):
             raise
-        ended = SessionEnd(0)  # it ended before anybody came in, or its node was lost
-    if ended.detached and ended.status == 0:
-        click.echo(f"job {job_id} goes on; `stoker attach {job_id}` comes back", err=True)
-        return 0
-    job = wait_for(job_id)
-    tell_end(job)
-    return exit_of(job)
+        return SessionEnd(0)  # it ended before anybody came in, or its node was lost
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _leave(number: int, _: object) -> None:
+    raise SystemExit(128 + number)
+
+
+def _after_attempt(job_id: str, seen: int) -> JobView:
+    """Return the job once it is final, or once an attempt has ended that comes after number `seen`."""
+    with goes_on(job_id):
+        client = connect(FOLLOW_PATIENCE_S)
+        while True:
+            job = client.wait(job_id, at_most_s=ATTEMPT_LOOK_S)
+            if is_over(job) or _ended_attempts(job) > seen:
+                return job
+
+
+def _ended_attempts(job: JobView) -> int:
+    """Return the number of the newest attempt that has ended; 0 = none has."""
+    return max((each.number for each in job.attempts if each.outcome is not None), default=0)
 
 
 class _WaitNotice:

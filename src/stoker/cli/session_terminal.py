@@ -378,7 +378,7 @@ def _refusal(fields: dict[str, object]) -> StokerError:
     return refusal_error(str(fields.get("code", "exec_failed")), str(fields.get("message", "")), hint)
 
 
-def needs_terminal() -> None:
+def needs_terminal(instead: str = "leave -t out") -> None:
     """Refuse a terminal session where standard input or output is none. Raises: UsageError."""
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise click.UsageError("-t needs a terminal here, and standard input or output is none: leave -t out")
+        raise click.UsageError(f"it needs a terminal here, and standard input or output is none: {instead}")

@@ -22,13 +22,13 @@ from typing import Final
 
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.instruction import TaskKey
-from stoker.brain.domain.job import EndCause, Job
+from stoker.brain.domain.job import Job
 from stoker.brain.domain.report import LogChunk
 from stoker.brain.state.events.job import TaskEnded
 from stoker.control.committer import Committer
 from stoker.control.control_ports import ControlPorts, LogPlace, OutputArchive
 from stoker.control.feed import Entry
-from stoker.control.output_reader import CREDIT_BYTES, attempt_is_over
+from stoker.control.output_reader import CREDIT_BYTES, WITHOUT_OUTPUT, attempt_is_over
 
 WORKERS: Final = 4
 WAITING_MAX: Final = 10_000
@@ -38,7 +38,6 @@ RETRY_FIRST_S: Final = 1.0
 RETRY_MAX_S: Final = 300.0
 FAULT_PAUSE_S: Final = 30.0
 SWEEP_EVERY_S: Final = 3_600.0
-_WITHOUT_OUTPUT: Final = frozenset({EndCause.NEVER_STARTED, EndCause.ACCOUNT_REFUSED, EndCause.PORT_TAKEN})
 _PASSING: Final = frozenset({"node_unreachable", "too_many_streams"})
 
 ReadNode = Callable[[LogPlace, int, int, int], Awaitable[LogChunk]]
@@ -112,7 +111,7 @@ class OutputArchiver:
     def _committed(self, entries: Sequence[Entry]) -> None:
         for _, fact in entries:
             event = fact.event
-            if not isinstance(event, TaskEnded) or event.end.cause in _WITHOUT_OUTPUT:
+            if not isinstance(event, TaskEnded) or event.end.cause in WITHOUT_OUTPUT:
                 continue
             job = self._committer.state.jobs.get(event.job)
             for attempt in job.attempts if job is not None else ():
@@ -210,5 +209,5 @@ class OutputArchiver:
 def _ended_tasks(job: Job) -> Iterator[LogPlace]:
     for attempt in job.attempts:
         for rank, task in enumerate(attempt.tasks):
-            if task.end is not None and task.end.cause not in _WITHOUT_OUTPUT:
+            if task.end is not None and task.end.cause not in WITHOUT_OUTPUT:
                 yield LogPlace(task.placement.node, TaskKey(job.id, attempt.number, rank))

@@ -20,6 +20,7 @@ from typing import Final
 
 from stoker.brain.domain.errors import Refusal, StokerError, refusal_error
 from stoker.brain.domain.instruction import TaskKey
+from stoker.brain.domain.job import EndCause
 from stoker.brain.domain.report import LogChunk
 from stoker.brain.state.cluster import ClusterState
 from stoker.control.control_ports import LogPlace
@@ -42,6 +43,8 @@ LINGER_S: Final = 5.0
 """How long a tail is kept for followers who are busy with what they got."""
 RETRY_S: Final = 0.25
 """Between two tries to reach a node that can't answer."""
+WITHOUT_OUTPUT: Final = frozenset({EndCause.NEVER_STARTED, EndCause.ACCOUNT_REFUSED, EndCause.PORT_TAKEN})
+"""Causes of the end of a task of which its node keeps no output, not even an empty one."""
 
 _PASSING: Final = frozenset({"node_unreachable", "too_many_streams"})
 """Refusals that time may lift."""

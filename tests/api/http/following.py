@@ -20,6 +20,7 @@ class Node:
         self._written = bytearray()
         self._kept_from = 0
         self._ended = False
+        self._refusal = ""
         self._news = asyncio.Event()
         self._serving = asyncio.ensure_future(self._serve())
         self._answers: set[asyncio.Task[None]] = set()
@@ -33,8 +34,13 @@ class Node:
         self._ended = True
         self._tell()
 
+    def refuse(self, why: str) -> None:
+        """Keep nothing until another attempt begins."""
+        self._refusal = why
+
     def begin(self) -> None:
         """Another attempt: its output is another."""
+        self._refusal = ""
         self._written, self._kept_from, self._ended = bytearray(), 0, False
 
     def _tell(self) -> None:
@@ -49,6 +55,10 @@ class Node:
             answer.add_done_callback(self._answers.discard)
 
     async def _answer(self, request: LogRequest) -> None:
+        if self._refusal:
+            refused = LogChunk(request=request.request, offset=0, data=b"", size=0, ended=True, error=self._refusal)
+            self._plane.control.sessions.opened(self.agent.stream.session).log.answer(refused)
+            return
         try:
             async with asyncio.timeout(request.wait_ms / 1_000):
                 while request.wait_ms and not self._ended and len(self._written) <= request.offset:

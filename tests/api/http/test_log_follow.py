@@ -169,6 +169,29 @@ async def test_a_stream_begun_before_its_job_waits_for_it(plane: Plane) -> None:
         assert (reader.is_whole, reader.body) == (True, b"one\n")
 
 
+async def test_a_stream_goes_on_after_an_attempt_that_never_had_a_process(plane: Plane) -> None:
+    """As where its image could not be pulled: its node keeps no output of it, not even an empty one (G4)."""
+    async with node_of(plane) as node:
+        await plane.ask("POST", "/api/v1/jobs", {"command": "x"})
+        start = await node.agent.next_start()
+        node.refuse("none is kept there any more")
+        whole, asked = Reader(plane), asking(plane, "attempt=1&wait_s=20")
+        assert await waits(asked)
+        await node.agent.end(start, cause=EndCause.NEVER_STARTED)
+        reply = await ended(asked)
+        assert (reply.status, reply.body, reply.headers["x-stoker-log-ended"]) == (200, b"", "true")
+        assert (await plane.get(f"{LOGS}?attempt=1&tail=3")).body == b""
+        start = await node.agent.run()
+        await plane.until(lambda: whole.body == b"[stoker: attempt 2]\n")
+        node.begin()
+        node.write(b"two\n")
+        node.end()
+        await plane.until(lambda: whole.body.endswith(b"two\n"))
+        await node.agent.end(start)
+        await ended(whole.reading)
+        assert (whole.is_whole, whole.body) == (True, b"[stoker: attempt 2]\ntwo\n")
+
+
 async def test_a_stream_goes_on_with_the_next_attempt_unless_one_was_asked_for(plane: Plane) -> None:
     async with writing(plane, retries=1) as (node, start):
         whole, first = Reader(plane), Reader(plane, "&attempt=1")

@@ -23,13 +23,18 @@ def on_n1() -> Story:
     return story
 
 
-def fail(story: Story, job: JobId | None = None, cause: EndCause = EndCause.NEVER_STARTED) -> JobId:
+def fail(
+    story: Story,
+    job: JobId | None = None,
+    cause: EndCause = EndCause.NEVER_STARTED,
+    error: str = "no space left on device",
+) -> JobId:
     """The start of a job on n1 fails; of a new one where none is named."""
     job = job or story.submit(spec(1))
     if story.job(job).not_before:
         story.wait(MINUTE_MS).deadlines()
     story.place(job, ("n1", 0))
-    story.end(job, cause=cause, error="no space left on device")
+    story.end(job, cause=cause, error=error)
     return job
 
 
@@ -109,6 +114,28 @@ def test_broken_commands_of_one_person_pause_nothing_and_those_of_three_do() -> 
     pause = story.state.nodes[N1].pause
     assert pause is not None
     assert pause.error == "commands of several people could not be started", "their words are for them alone"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        "image nowhere:1/secret can't be pulled: connection refused",
+        "the pull of nowhere:1/secret made no progress for 120 s",
+    ],
+)
+def test_images_that_one_person_cannot_have_pause_nothing_and_those_of_three_do(error: str) -> None:
+    """A registry that a job names is nobody's node: a mistyped name must not keep everybody's jobs from starting."""
+    story = on_n1()
+    for _ in range(5):
+        fail(story, error=error)
+    assert not paused(story)
+    for name in ("user:ben", "user:eve"):
+        job = story.state.next_job_id
+        story.do(Submit(by=Principal(name), specs=(spec(1),)))
+        fail(story, job, error=error)
+    pause = story.state.nodes[N1].pause
+    assert pause is not None
+    assert pause.error == "images of several people could not be had", "their names are for them alone"
 
 
 @pytest.mark.parametrize(

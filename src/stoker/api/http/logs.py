@@ -4,7 +4,8 @@ Rules: G1  with `wait_s` the answer comes as soon as there are bytes beyond `off
            time is up; whoever hangs up meanwhile waits no longer
        G2  an attempt that may yet begin is waited for within the same time
        G3  an answer is given to whose token is still good when it is there; whose is revoked meanwhile is told at once
-       G4  an answer that its reader doesn't take holds up nobody else; the more is held for such readers, the less a
+       G4  a task that never had a process has written nothing, and its output has ended: its node isn't asked
+       G5  an answer that its reader doesn't take holds up nobody else; the more is held for such readers, the less a
            new answer brings, but never nothing
        W1  the answer ends with the attempt asked for, or else with the job, after its last byte
        W2  a reader is sent what it takes: one that reads slowly, or not at all, is waited for by nobody
@@ -40,7 +41,7 @@ from stoker.brain.domain.sight import Sight
 from stoker.control.access import Access, check_read, token_unknown
 from stoker.control.control_plane import ControlPlane
 from stoker.control.control_ports import LogPlace
-from stoker.control.output_reader import FOLLOWERS_MAX, LogTails
+from stoker.control.output_reader import FOLLOWERS_MAX, WITHOUT_OUTPUT, LogTails
 from stoker.control.queries.event_visibility import drop
 from stoker.control.queries.job_details import job_details
 from stoker.ports import Clock
@@ -227,15 +228,33 @@ class LogReading:
         """Return what the request asks for, once it is there."""
         wait_s = until_s - self._control.clock.mono()
         if not self.query.tail:
-            return await self.tails.read(place, self.query.offset, min(limit, self.query.limit), wait_s)
+            return await self.read(place, self.query.offset, min(limit, self.query.limit), wait_s)
         # Most tails are short, so little is fetched first and the whole bound only if it must be.
-        chunk = await self.tails.read(place, -TAIL_FIRST_BYTES, TAIL_FIRST_BYTES, wait_s)
+        chunk = await self.read(place, -TAIL_FIRST_BYTES, TAIL_FIRST_BYTES, wait_s)
         tail = last_lines(chunk.data, self.query.tail)
         if len(tail) == len(chunk.data) and chunk.offset > 0:
-            chunk = await self.tails.read(place, -limit, limit, wait_s)
+            chunk = await self.read(place, -limit, limit, wait_s)
             tail = last_lines(chunk.data, self.query.tail)
         cut = len(chunk.data) - len(tail)
         return LogChunk(request=0, offset=chunk.offset + cut, data=tail, size=chunk.size, ended=chunk.ended)
+
+    async def read(self, place: LogPlace, offset: int, limit: int, wait_s: float) -> LogChunk:
+        """Return what comes after `offset`, once something does (G4). Raises: as `LogTails.read`."""
+        if not self._had_no_process(place.key):
+            try:
+                return await self.tails.read(place, offset, limit, wait_s)
+            except StokerError as fault:
+                if fault.refusal.code not in LOST:
+                    raise
+                await self.job()  # it may have ended meanwhile
+                if not self._had_no_process(place.key):
+                    raise
+        return LogChunk(request=0, offset=0, data=b"", size=0, ended=True)
+
+    def _had_no_process(self, key: TaskKey) -> bool:
+        attempts = self._job.attempts if self._job is not None else ()
+        ends = (each.tasks[key.rank].end for each in attempts if each.number == key.attempt)
+        return any(end is not None and end.cause in WITHOUT_OUTPUT for end in ends)
 
 
 def _not_supported_here() -> StokerError:
@@ -284,7 +303,7 @@ class UnsentBytes:
         self.bytes = 0
 
     def limit(self) -> int:
-        """Return how much a new answer may bring: less the more waits for readers, but never nothing (G4)."""
+        """Return how much a new answer may bring: less the more waits for readers, but never nothing (G5)."""
         return min(LOG_LIMIT_MAX, max(PIECE_BYTES, UNTAKEN_BYTES_MAX - self.bytes))
 
 
@@ -412,7 +431,7 @@ class _LogStream(EndlessResponse):
         )
 
     async def _more(self, place: LogPlace, offset: int, wait_s: float = WAIT_S) -> LogChunk:
-        return await self._patiently(place, lambda: self._tails.read(place, offset, PIECE_BYTES, wait_s))
+        return await self._patiently(place, lambda: self._reading.read(place, offset, PIECE_BYTES, wait_s))
 
     async def _patiently(self, place: LogPlace, read: Callable[[], Awaitable[LogChunk]]) -> LogChunk:
         """What is read, however long its node can't be asked, while more may come of it."""

@@ -71,7 +71,7 @@ def attach(ctx: click.Context, job_id: str) -> None:
     from stoker.cli.session_terminal import needs_terminal
     from stoker.wire.rest.exec_session import AttachQuery
 
-    needs_terminal()
+    needs_terminal(f"`stoker logs {job_id}` shows what it writes")
     job, rank = split_rank(job_id)
     ended = run_session(ctx, job, AttachQuery(rank=rank), sends_input=True)
     if ended.detached:
