@@ -18,7 +18,7 @@ import selectors
 import signal
 import subprocess
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -101,7 +101,7 @@ class NvmlSampler:
             for index in (self._uuids if indexes is None else indexes)
             if index not in answered
         )
-        return GpuLook(samples=(*self._look(lines).samples, *unknown))
+        return GpuLook(samples=_by_index((*self._look(lines).samples, *unknown)))
 
     def close(self) -> None:
         """End the reader."""
@@ -166,7 +166,7 @@ class NvmlSampler:
         for index, code in lines[-1].get("xids", ()):
             self._xids.setdefault(index, []).append(code)
             del self._xids[index][:-XIDS_MAX]
-        return GpuLook(samples=tuple(self._sample(line) for line in lines if "index" in line))
+        return GpuLook(samples=_by_index(self._sample(line) for line in lines if "index" in line))
 
     def _sample(self, line: dict[str, Any]) -> GpuSample:
         index = int(line["index"])
@@ -189,6 +189,10 @@ class NvmlSampler:
             processes=_processes(line.get("processes", (0, "unknown"))),
             fault=cleaned(str(fault))[:TEXT_MAX].rstrip("."),
         )
+
+
+def _by_index(samples: Iterable[GpuSample]) -> tuple[GpuSample, ...]:
+    return tuple(sorted(samples, key=lambda sample: sample.index))
 
 
 def _number(line: dict[str, Any], name: str, most: int = 1 << 62) -> int | None:
