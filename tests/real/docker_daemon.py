@@ -20,7 +20,7 @@ START_S_MAX: Final = 60.0
 _BUSYBOX: Final = ("/bin/busybox", "/usr/bin/busybox")
 _APPLETS: Final = (
     "cat", "echo", "env", "false", "head", "id", "ls", "mkdir", "nproc", "pwd", "seq", "sh", "sleep", "stat", "touch",
-    "tr", "true", "wc", "dd", "kill", "ps", "ip",
+    "tr", "true", "wc", "dd", "kill", "ps", "ip", "stty", "grep", "sort", "uniq", "setsid", "nohup",
 )  # fmt: skip
 
 

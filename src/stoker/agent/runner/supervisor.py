@@ -74,7 +74,9 @@ class Supervisor:
         self._site = SitePrograms(self.cgroups, self.trees, watch, close)
         self.tasks: dict[str, RunnerTask] = {}
         self.leases = Leases()
-        self.sessions = ExecSessions(settings, epoll, self.tasks, self.trees, self.leases.silent_s)
+        self.sessions = ExecSessions(
+            settings, epoll, self.tasks, self.trees, self.leases.silent_s, lambda: self.containers
+        )
         self.recorded: list[RunnerTask] = []
         """Starts whose record isn't durable yet."""
         self.ready: deque[RunnerTask] = deque()
@@ -245,8 +247,6 @@ class Supervisor:
         if start["container"] is None:
             launch = Launch(start, (procfs.MARK_NAME, task.tree.mark), workdir, account, task.tree.group)
             self.sessions.surroundings.keep(task, start, workdir, clock.boot_s())
-        elif start["tty"]:
-            raise CannotStart("a job with a terminal can't run in a container, as every job of this node does")
         else:
             launch = self.containers.launch(start, task.tree.mark, workdir, account, task.tree.group, shown)
         launch.keep_script(script_folder, start["script"])

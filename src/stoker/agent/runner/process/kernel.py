@@ -182,6 +182,23 @@ def take_terminal() -> None:
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 
+def make_raw(terminal: int) -> None:
+    """Have a terminal hand on all bytes as they are, both ways. Source: cfmakeraw in termios(3). Raises OSError."""
+    try:
+        modes = termios.tcgetattr(terminal)
+        modes[0] &= ~(
+            termios.IGNBRK | termios.BRKINT | termios.PARMRK | termios.ISTRIP | termios.INLCR | termios.IGNCR
+            | termios.ICRNL | termios.IXON
+        )  # fmt: skip
+        modes[1] &= ~termios.OPOST
+        modes[2] = modes[2] & ~(termios.CSIZE | termios.PARENB) | termios.CS8
+        modes[3] &= ~(termios.ECHO | termios.ECHONL | termios.ICANON | termios.ISIG | termios.IEXTEN)
+        modes[6][termios.VMIN], modes[6][termios.VTIME] = 1, 0
+        termios.tcsetattr(terminal, termios.TCSANOW, modes)
+    except termios.error as error:
+        raise OSError(*error.args) from error
+
+
 def give_back_memory() -> None:
     """Give free memory back to the system. Source: malloc_trim(3); a C library without it keeps it."""
     if hasattr(_libc, "malloc_trim"):

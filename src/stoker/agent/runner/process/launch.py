@@ -183,7 +183,7 @@ class Launch:
             for number, stream in enumerate(streams):
                 os.dup2(stream, number)
             if self.terminal:
-                take_terminal()
+                self._take_terminal()
             said = self._enter(born_inside, reply)
             if not said:
                 die_with(runner)
@@ -193,6 +193,10 @@ class Launch:
         finally:
             os.write(reply, plain(reason.encode("utf-8", "surrogateescape"))[:_REASON_BYTES_MAX])
             os._exit(127)
+
+    def _take_terminal(self) -> None:
+        """Raises OSError."""
+        take_terminal()
 
     def _enter(self, born_inside: bool, reply: int) -> str:
         """Into cgroup, account and folders. Answers why not."""

@@ -132,9 +132,12 @@ def with_descendants(roots: Container[int], procs: dict[int, Proc]) -> list[Proc
     return list(found.values())
 
 
-def mark_of(pid: int) -> str:
-    """Return the task mark in the environment that a process was started with. Empty = none, or unreadable."""
-    wanted = f"{MARK_NAME}=".encode()
+def mark_of(pid: int, name: str = MARK_NAME) -> str:
+    """Return a mark, that of its task, in the environment that a process was started with. Empty = none, or unreadable.
+
+    `name`: the variable that holds it.
+    """
+    wanted = f"{name}=".encode()
     text = read_file(f"/proc/{pid}/environ", _ENVIRON_BYTES_MAX)
     if not text.startswith(wanted):
         at = text.find(b"\0" + wanted)

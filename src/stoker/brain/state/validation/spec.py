@@ -138,14 +138,11 @@ def _terminal_fault(spec: JobSpec) -> Refusal | None:
         "members of an array": spec.array is not None,
         "several tasks": spec.demand.tasks > 1,
         "files for its output": bool(spec.output or spec.error),
-        "an image": bool(spec.image),
     }
     what = next((words for words, is_asked in beside.items() if is_asked), "")
     if not spec.tty or not what:
         return None
     hint = "leave `tty` out, and use `stoker exec` for a shell beside what runs"
-    if spec.image:
-        hint = "leave one of the two out: containers have no terminals in this version, and `stoker exec` enters none"
     return refuse("bad_terminal", f"a job has a terminal, and {what}", hint)
 
 
