@@ -196,7 +196,8 @@ async def test_a_container_has_a_terminal_its_size_its_keys_and_its_log_and_outl
         await client.until(words=b"not 21 gone")
         client.type(b"exit 3\r")
         assert (await client.until("exit"))["code"] == 3
-        assert (await again.end(ONE)).exit_code == 3
+        end = await again.end(ONE)
+        assert (end.exit_code, end.hung_up) == (3, False)
         log = await again.runner.read_log(ONE, 0, 100_000)
         assert b"not 21 gone" in log.data
 
@@ -215,6 +216,7 @@ async def test_z3_a_containers_terminal_that_nobody_comes_to_is_hung_up_unless_i
             client.say("hangup")
             await client.until("exit")
         assert not is_alive(pid)
-    assert (await agent.end(ONE)).exit_code == 5
+    end = await agent.end(ONE)
+    assert (end.exit_code, end.hung_up) == (5, True)
     log = await agent.runner.read_log(ONE, 0, 100_000)
     assert log.data.count(b"hung up") == 1

@@ -274,7 +274,8 @@ def test_a_container_that_outlives_its_client_is_found_and_removed_before_the_jo
     ended = until_state(stage.control, one, *FINAL)
     assert not alive(pid)
     assert stage.containers_of(one) == []
-    assert ended["state"] == "failed"
+    assert ended["state"] == "node_failed", "nothing in a container can kill its client"
+    assert "client of its container was killed by signal 9" in ended["reason"]["message"]
 
 
 def test_people_execute_programs_in_a_container_as_its_user_with_their_streams_and_it_is_audited(stage: Stage) -> None:

@@ -180,6 +180,7 @@ ends = st.builds(
     error=text,
     node_fault=text,
     gpu_fault=text,
+    hung_up=st.booleans(),
 )
 finishes = st.builds(TaskFinished, node=nodes, key=keys, end=ends)
 log_requests = st.builds(LogRequest, request=big, key=keys, offset=st.integers(-INT64, INT64), limit=big, wait_ms=big)
@@ -349,7 +350,7 @@ def test_every_field_of_every_noun_is_on_the_wire() -> None:
         StopNotice: 4,
         Warn: 5,
         Signal: 3,
-        TaskEnd: 9,
+        TaskEnd: 10,
         LogRequest: 5,
         LogChunk: 6,
     }

@@ -27,6 +27,8 @@ _INIT: Final = "docker-init"
 _UNBOUNDED: Final = None
 """Time of a pull, which whoever takes its steps bounds."""
 _LATEST: Final = "latest"
+_IN_AN_ANSWER: Final = 500
+"""What went wrong after an engine had begun to answer is told as if it hadn't."""
 _DONE: Final = ("Verifying Checksum", "Download complete", "Extracting", "Pull complete")
 
 
@@ -208,7 +210,7 @@ def _step(line: bytes) -> Mapping[str, Any]:
     if "error" in step:
         detail = step.get("errorDetail")
         words = detail.get("message") if isinstance(detail, dict) else None
-        raise EngineFault(" ".join(str(words or step["error"]).split()))
+        raise EngineFault(" ".join(str(words or step["error"]).split()), _IN_AN_ANSWER)
     return step
 
 

@@ -290,6 +290,7 @@ class Daemon:
 
     def _take_end(self, report: TaskOver) -> None:
         again, end = self._observed.has_arrived(report.key), report.end
+        self._ports.containers.ended(end)
         status = self._observed.open.get(report.key)
         self._observed.over(report)
         self._offer(report, status)

@@ -104,6 +104,8 @@ class RunnerTask:
         self.peak_memory_mb = 0
         self.node_fault = ""
         """What a program of the site says is wrong with this node."""
+        self.hung_up = False
+        """Its own terminal was closed shortly before its leader ended."""
         self.prepared = False
         """Its prolog has done its work, or there is none."""
         self.epilog: SiteFields | None = None
@@ -171,6 +173,8 @@ class RunnerTask:
         }
         if self.node_fault:
             end["node_fault"] = self.node_fault
+        if self.hung_up and self.cause == "exited":
+            end["hung_up"] = True
         return end
 
     # --- ending -------------------------------------------------------------------------------------------------

@@ -1016,6 +1016,7 @@ class TaskEnd(_message.Message):
     ERROR_FIELD_NUMBER: _builtins.int
     NODE_FAULT_FIELD_NUMBER: _builtins.int
     GPU_FAULT_FIELD_NUMBER: _builtins.int
+    HUNG_UP_FIELD_NUMBER: _builtins.int
     cause: _builtins.str
     at: _builtins.int
     exit_code: _builtins.int
@@ -1027,6 +1028,8 @@ class TaskEnd(_message.Message):
     """What the site's own prolog or epilog says is wrong with the node, which is drained for it. Empty = nothing."""
     gpu_fault: _builtins.str
     """Fault of a GPU that may have ended it. Empty = none was found."""
+    hung_up: _builtins.bool
+    """Its own terminal was closed shortly before."""
     def __init__(
         self,
         *,
@@ -1039,10 +1042,11 @@ class TaskEnd(_message.Message):
         error: _builtins.str = ...,
         node_fault: _builtins.str = ...,
         gpu_fault: _builtins.str = ...,
+        hung_up: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code", "exit_code", b"exit_code"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code", "at", b"at", "cause", b"cause", "error", b"error", "exit_code", b"exit_code", "gpu_fault", b"gpu_fault", "node_fault", b"node_fault", "oom", b"oom", "peak_memory_mb", b"peak_memory_mb", "signal", b"signal"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code", "at", b"at", "cause", b"cause", "error", b"error", "exit_code", b"exit_code", "gpu_fault", b"gpu_fault", "hung_up", b"hung_up", "node_fault", b"node_fault", "oom", b"oom", "peak_memory_mb", b"peak_memory_mb", "signal", b"signal"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__exit_code: _TypeAlias = _typing.Literal["exit_code"]  # noqa: Y015
     _WhichOneofArgType__exit_code: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code"]  # noqa: Y015

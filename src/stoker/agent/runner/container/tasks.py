@@ -6,7 +6,8 @@ Rules: N1  a task isn't over, and so its GPUs aren't offered, before its contain
            long as it takes
        N3  where the container was in the task's cgroup and had been started, the end of that cgroup is proof enough if
            the engine doesn't answer: it starts a container once. What is left of it on the engine's disk goes later
-       N4  a container whose exit status is lost with its engine is the node's fault, not the job's
+       N4  a container whose exit status is lost is the node's fault, not the job's: with its engine, or with its
+           client, which nothing in a container can kill
 """
 
 from __future__ import annotations
@@ -43,6 +44,10 @@ _REMOVAL_S: Final = 120.0
 _KILLED: Final = 128 + signal.SIGKILL
 """As engines tell it."""
 _RESULT_BYTES_MAX: Final = 64 * 1024
+_CLIENT_KILLED: Final = (
+    "the client of its container was killed by signal {signal}, which Stoker did not send; the container was ended, "
+    "and its exit status is lost"
+)
 
 
 class _Removal:
@@ -131,6 +136,8 @@ class TaskContainers:
             task.oom = task.oom or (task.cause == "exited" and _ran_out(task, status))
             if result["lost"] and task.cause == "exited":  # N4
                 task.cause, task.error = "runner_lost", str(result["lost"])
+        if os.WIFSIGNALED(status) and task.cause == "exited":  # N4
+            task.cause, task.error = "runner_lost", _CLIENT_KILLED.format(signal=os.WTERMSIG(status))
 
     def gone(self, task: RunnerTask, now_s: float) -> bool:
         """Return True once the container of a task, of which no process is left here, is proved gone (N1).

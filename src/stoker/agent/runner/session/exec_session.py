@@ -21,6 +21,8 @@ import termios
 from bisect import bisect_right
 from contextlib import suppress
 
+from stoker.agent.runner import clock
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Final
@@ -116,6 +118,8 @@ class ExecSession:
         self.gone_s = now_s
         """Since when nobody is connected."""
         self.ended_s = NEVER
+        self.hung_up_s = -NEVER
+        """When it was hung up last."""
         self.over = False
         """It has ended, and all that is waited for was read (X5)."""
         self.full_s = NEVER
@@ -225,6 +229,7 @@ class ExecSession:
 
     def hang_up(self) -> None:
         """Send what a terminal sends that is closed; one that is stopped must wake to hear it."""
+        self.hung_up_s = clock.boot_s()
         for group in dict.fromkeys((self.pid, self._foreground() or self.pid)):
             self._signal(group, signal.SIGHUP)
             self._signal(group, signal.SIGCONT)

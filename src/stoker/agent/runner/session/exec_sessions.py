@@ -72,6 +72,8 @@ if TYPE_CHECKING:
 
 SILENT_S: Final = 20.0
 """Since the newest answered beat: then no client is to blame (Z3)."""
+HEEDED_S: Final = 60.0
+"""An end within this time after a hang-up is taken to follow from it."""
 _CLIENTS_MAX: Final = 4 * SESSIONS_MAX
 _OUT_MAX: Final = 64 * 1024
 _READ_BYTES: Final = 64 * 1024
@@ -132,6 +134,7 @@ class ExecSessions:
         """Note the end of a task's own program: what others executed beside it goes with it (Z1)."""
         for session in self._of(task.key):
             if session.main:
+                task.hung_up = now_s <= session.hung_up_s + HEEDED_S
                 self._ended(session, status, now_s)
             else:
                 session.hang_up()
