@@ -157,9 +157,9 @@ def podman_engine() -> Iterator[Daemon]:
 
 
 @contextmanager
-def docker_engine() -> Iterator[Daemon]:
+def docker_engine(within: str | None = None) -> Iterator[Daemon]:
     """A dockerd with the image, ended and cleaned up afterwards."""
-    with _engine(Daemon(Path(tempfile.mkdtemp(prefix="stoker-docker-")))) as daemon:
+    with _engine(Daemon(Path(tempfile.mkdtemp(prefix="stoker-docker-", dir=within)))) as daemon:
         yield daemon
 
 

@@ -346,6 +346,7 @@ def test_an_engine_that_goes_away_is_a_reason_of_the_node_and_of_who_waits_until
     """Last in this file: the engine is stopped."""
     one, pid = stage.running(requeue=False)
     stage.docker.stop()
+    bounced = stage.submit(["true"], requeue=False)
     until(lambda: not alive(pid), "without live restore it ends with its engine")
     until(lambda: "container" not in node(stage)["executors"], "the node says so", within_s=60)
     assert "doesn't answer" in node(stage)["containers_fault"]
@@ -356,6 +357,9 @@ def test_an_engine_that_goes_away_is_a_reason_of_the_node_and_of_who_waits_until
     ended = until_state(stage.control, one, *FINAL)
     assert ended["state"] == "node_failed", ended["reason"]
     assert "container engine" in ended["attempts"][-1]["tasks"][0]["error"]
+    again = until_state(stage.control, bounced, *FINAL)
+    tried = [attempt["outcome"] for attempt in again["attempts"]]
+    assert (again["state"], tried[-1], len(tried) <= 3) == ("succeeded", "succeeded", True), tried
     until(lambda: "container" in node(stage)["executors"], "it is back", within_s=60)
     assert stage.run(["true"])["state"] == "succeeded"
 

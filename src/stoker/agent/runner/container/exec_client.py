@@ -47,7 +47,7 @@ _HEEDED: Final = (
     signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH,
     signal.SIGALRM, signal.SIGTSTP, signal.SIGCONT,
 )  # fmt: skip
-_NOT_FOUND: Final = ("executable file not found", "no such file or directory", "stat ")
+_NOT_FOUND: Final = ("executable file not found", "no such file or directory")
 
 
 def main() -> int:
@@ -125,10 +125,8 @@ class ExecRun:
         while True:
             try:
                 state = self._state()
-            except EngineRefused:  # its container is gone, and it with that
-                return _KILLED
-            except EngineGone:
-                self._program.kill()
+            except (EngineGone, EngineRefused):  # an engine that is gone, or knows nothing of it since its restart
+                self._program.kill()  # and nothing is there to be killed if its container is gone
                 return _KILLED
             if not state.get("Running"):
                 return int(state.get("ExitCode") or 0) & 0xFF
