@@ -46,7 +46,15 @@ instant = big.map(Instant)
 epoch = big.map(Epoch)
 uuids = st.lists(word.map(GpuUuid), max_size=4).map(tuple)
 keys = st.builds(TaskKey, st.integers(1, INT64).map(JobId), st.integers(1, INT32), count)
-gpus = st.builds(Gpu, uuid=word.map(GpuUuid), index=count, model=text, memory_mb=big, simulated=st.booleans())
+gpus = st.builds(
+    Gpu,
+    uuid=word.map(GpuUuid),
+    index=count,
+    model=text,
+    memory_mb=big,
+    simulated=st.booleans(),
+    parent=text.map(GpuUuid),
+)
 conditions = st.builds(
     GpuCondition,
     uuid=word.map(GpuUuid),
@@ -338,7 +346,7 @@ def test_every_field_of_every_noun_is_on_the_wire() -> None:
     drawn: dict[type[msgspec.Struct], int] = {
         Inventory: 25,
         GpuCondition: 6,
-        Gpu: 5,
+        Gpu: 6,
         TaskStatus: 5,
         TaskInventory: 3,
         Started: 3,

@@ -62,7 +62,7 @@ from stoker.brain.domain.ids import GpuUuid, NodeName
 from stoker.brain.domain.node import CONTAINER, ROOT
 from stoker.brain.domain.report import Registration
 from stoker.brain.domain.units import NEVER, Instant, utc_text
-from stoker.ports import Clock, Entropy, GpuProbe, Telemetry
+from stoker.ports import Clock, Entropy, GpuProbe, ProbedGpu, Telemetry
 
 if TYPE_CHECKING:
     from stoker.agent.containers import NodeContainers
@@ -217,7 +217,6 @@ async def _serve(
     watch = GpuWatch(lambda: asyncio.to_thread(probe.probe), known, telemetry, asked=asked)
     found = await watch.look()
     locality = MachineLocality(confine=settings.executor.confine_devices, bind=settings.executor.cpu_binding == "numa")
-    locality.learn(found.gpus)
     runner, folders = _runner(settings, name, clock), _folders(settings, clock)
     containers = _containers(settings, uid, clock, telemetry)
     if containers is not None:
@@ -239,12 +238,13 @@ async def _serve(
             return seen
         return replace(seen, inventory=without_containers(seen.inventory, containers.fault))
 
+    _learn(found.gpus, locality, monitor)
     daemon = Daemon(registration(), ports, node_env=account_variables(), rules=_rules(settings))
     if monitor is not None:
         monitor.changed = lambda: daemon.amend(registration())
 
     def changed(_: object = None) -> None:
-        locality.learn(watch.offered.gpus)
+        _learn(watch.offered.gpus, locality, monitor)
         daemon.amend(registration())
 
     give_back_memory()  # what importing and setting up left behind is nearly two MiB
@@ -263,6 +263,13 @@ async def _serve(
     if containers is not None:
         await containers.close()
     telemetry.event("agent_stopped", agent_id=name, jobs_run_on=not settings.executor.jobs_end_with_agent)
+
+
+def _learn(gpus: Sequence[ProbedGpu], locality: MachineLocality, monitor: GpuMonitor | None) -> None:
+    """Tell those who look after GPUs which of them the node has now."""
+    locality.learn(gpus)
+    if monitor is not None:
+        monitor.health.offered = {gpu.uuid for gpu in gpus}
 
 
 def _node_checks(settings: AgentSettings) -> NodeChecks:

@@ -57,7 +57,7 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     address: str
     """Host name or address for other nodes; the ranks of a gang meet at that of rank 0."""
     gpus: tuple[Gpu, ...]
-    """In PCI order."""
+    """In PCI order, MIG instances last."""
     cpus: int
     memory_mb: int
     labels: dict[str, str] = msgspec.field(default_factory=dict)

@@ -123,11 +123,14 @@ class Gpu(_message.Message):
     MODEL_FIELD_NUMBER: _builtins.int
     MEMORY_MB_FIELD_NUMBER: _builtins.int
     SIMULATED_FIELD_NUMBER: _builtins.int
+    PARENT_FIELD_NUMBER: _builtins.int
     uuid: _builtins.str
     index: _builtins.int
     model: _builtins.str
     memory_mb: _builtins.int
     simulated: _builtins.bool
+    parent: _builtins.str
+    """UUID of the GPU of which it is a MIG instance. Empty = it is a GPU of its own."""
     def __init__(
         self,
         *,
@@ -136,10 +139,11 @@ class Gpu(_message.Message):
         model: _builtins.str = ...,
         memory_mb: _builtins.int = ...,
         simulated: _builtins.bool = ...,
+        parent: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "memory_mb", b"memory_mb", "model", b"model", "simulated", b"simulated", "uuid", b"uuid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "memory_mb", b"memory_mb", "model", b"model", "parent", b"parent", "simulated", b"simulated", "uuid", b"uuid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
