@@ -189,3 +189,29 @@ def test_who_asks_sees_what_each_gpu_does_and_for_which_job(tmp_path: Path, stub
             shown_as = f'DCGM_FI_DEV_FB_USED{{{mig},GPU_I_PROFILE="1g.10gb"'
             until(lambda: shown_as in scraped(port), "an instance is shown")
             assert "DCGM_FI_DEV_GPU_UTIL" in scraped(port)
+
+
+def test_where_there_is_no_library_the_same_figures_come_from_nvidia_smi(tmp_path: Path) -> None:
+    row = f"0, {uuid(0)}, {MODEL}, 81559, 9000, 57, 55, 123.00, 00000000:10:00.0"
+    figures = f"0, {uuid(0)}, 9000, 57, 55, 123.00, 0, Disabled"
+    (tmp_path / "bin").mkdir()
+    fake = tmp_path / "bin" / "nvidia-smi"
+    fake.write_text(
+        f'#!/bin/sh\ncase "$1" in *pci.bus_id*) echo "{row}";; *mig.mode.current) echo "{figures}";; '
+        f"--query-compute-apps*) cat {tmp_path}/processes;; esac\n"
+    )
+    fake.chmod(0o755)
+    (tmp_path / "processes").write_text(f"{uuid(0)}, 1, 9000\n")
+    with ControlProcess(tmp_path / "control") as control:
+        agent = AgentProcess(tmp_path / "n1", control, name="n1")
+        agent.write(agent.settings.read_text().replace(f"script: {agent.folder / 'gpus.yaml'}", "detection: auto"))
+        agent.environ |= {"PATH": f"{fake.parent}:/usr/bin:/bin", "LD_LIBRARY_PATH": str(tmp_path / "nowhere")}
+        with agent:
+            until(lambda: gpus(control).get(uuid(0), {}).get("figures"), "its figures are known")
+            shown = gpus(control)[uuid(0)]
+            assert (shown["figures"]["utilization_percent"], shown["figures"]["power_w"]) == (57, 123.0)
+            until(lambda: gpus(control)[uuid(0)]["health"]["kind"] == "process", "a process that is no job is on it")
+            (tmp_path / "processes").write_text("")
+            fake.write_text(fake.read_text().replace("9000,", "3,"))
+            until(lambda: gpus(control)[uuid(0)]["status"] == "idle", "it is offered once it is clean")
+            until_state(control, submit(control, "true", gpu_count=1), "succeeded")

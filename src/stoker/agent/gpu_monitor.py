@@ -14,7 +14,6 @@ Rules: G1  a look that fails stops nothing: the figures grow old, and say how ol
        G8  no GPU is called dirty whose task is just ending, or had begun or ended while the look was under way
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -99,7 +98,6 @@ class GpuMonitor:
         """Those of the newest look. None = none has succeeded."""
         self.clock_ahead_ms = 0
         """By how much a script moves the clock of this node."""
-        self._asking = asyncio.Lock()
 
     async def run(self, holders: Callable[[], Holders | None]) -> None:
         """Look again and again, until cancelled."""
@@ -123,8 +121,7 @@ class GpuMonitor:
 
     async def look(self, holders: Holders) -> DeviceLook:
         """Look at every GPU now. Raises: OSError."""
-        async with self._asking:
-            look = await self._sample(None, holders.keys())
+        look = await self._sample(None, holders.keys())
         now = self._clock.mono()
         self.clock_ahead_ms = look.clock_ahead_ms
         readings = tuple(self._reading(sample, holders, now) for sample in look.samples if sample.uuid)
@@ -158,8 +155,7 @@ class GpuMonitor:
         while True:
             unanswered = ""
             try:
-                async with self._asking:
-                    samples = (await self._sample(indexes, ())).samples
+                samples = (await self._sample(indexes, ())).samples
             except OSError as fault:
                 unanswered = str(fault)
             now, mono = self._clock.now(), self._clock.mono()

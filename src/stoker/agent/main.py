@@ -14,13 +14,14 @@ from msgspec.structs import replace
 
 from stoker import __version__
 from stoker.adapters.atomic_file import write_atomic
-from stoker.adapters.bounded_run import BoundedRunner
+from stoker.adapters.bounded_run import BoundedRunner, ProgramTimeout
 from stoker.adapters.checkpoint_folders import CheckpointFolders
 from stoker.adapters.clock import SystemClock
 from stoker.adapters.data_folder.ownership import hold_folder, unusable
 from stoker.adapters.entropy import SystemEntropy
 from stoker.adapters.gpu_probe.auto import asked_by, device_probe
 from stoker.adapters.gpu_probe.devices import DriverMissing
+from stoker.adapters.gpu_probe.nvidia_smi_sampler import SmiSampler
 from stoker.adapters.gpu_probe.nvml_sampler import NvmlSampler
 from stoker.adapters.gpu_probe.scripted import scripted_devices
 from stoker.adapters.gpu_probe.scripted_faults import ScriptedDevices
@@ -30,7 +31,8 @@ from stoker.agent.daemon import Daemon
 from stoker.agent.fence import FileFence
 from stoker.agent.gpu_health import GpuHealth, HealthRules
 from stoker.agent.gpu_locality import MachineLocality
-from stoker.agent.gpu_monitor import GpuMonitor, HealthFile, MetricsSource, NothingToAsk
+from stoker.agent.gpu_monitor import GpuMonitor, HealthFile, MetricsSource, NothingToAsk, Sample
+from stoker.agent.gpu_sampling import FirstThatAnswers, OneAtATime, SeldomLooks
 from stoker.agent.identity import NAME as IDENTITY_NAME
 from stoker.agent.identity import Identity, IdentityFile, root_shown, with_addresses
 from stoker.agent.instructions import TaskRules
@@ -76,6 +78,8 @@ THREADS_MIN: Final = 14
 task."""
 FILES_MIN: Final = 16
 """With fewer, gRPC ends the process by itself, at times without a word."""
+SMI_EVERY_S: Final = 5.0
+"""A look by nvidia-smi costs up to a second of CPU."""
 TETHER_S: Final = 10.0
 """With `jobs_end_with_agent`, a runner whose agent was killed waits that long for another, then ends its tasks."""
 
@@ -399,15 +403,16 @@ def _monitor(
 ) -> tuple[GpuMonitor | None, Callable[[], None]]:
     """Return the monitor of the GPUs, None = there is to be none, and what ends the process that it may keep."""
     gpu = settings.gpu
-    if not gpu.telemetry_s or gpu.detection == "nvidia-smi":
+    if not gpu.telemetry_s:
         return None, lambda: None
-    sampler = probe if isinstance(probe, ScriptedDevices) else NvmlSampler()
-
-    async def sample(indexes: Sequence[int] | None, held: Collection[GpuUuid]) -> GpuLook:
-        try:
-            return await asyncio.to_thread(sampler, indexes, held)
-        except DriverMissing as fault:
-            raise NothingToAsk(str(fault)) from fault
+    sampler: ScriptedDevices | NvmlSampler = probe if isinstance(probe, ScriptedDevices) else NvmlSampler()
+    by_library = OneAtATime(_in_thread(sampler))
+    by_program = SeldomLooks(_in_thread(SmiSampler()), clock, SMI_EVERY_S)
+    sample: Sample = by_library
+    if gpu.detection == "nvidia-smi":
+        sample = by_program
+    elif gpu.detection == "auto" and not isinstance(probe, ScriptedDevices):
+        sample = FirstThatAnswers(by_library, by_program, ProgramTimeout)
 
     file, rules = HealthFile(settings.data_dir, boot_id(), telemetry), settings.health
     health = GpuHealth(
@@ -426,6 +431,16 @@ def _monitor(
     monitor.gates = not isinstance(probe, ScriptedDevices) or probe.has_faults
     monitor.keep = file.keep
     return monitor, sampler.close
+
+
+def _in_thread(sampler: Callable[[Sequence[int] | None, Collection[GpuUuid]], GpuLook]) -> Sample:
+    async def sample(indexes: Sequence[int] | None, held: Collection[GpuUuid]) -> GpuLook:
+        try:
+            return await asyncio.to_thread(sampler, indexes, held)
+        except DriverMissing as fault:
+            raise NothingToAsk(str(fault)) from fault
+
+    return sample
 
 
 def _agent_uid(data_dir: Path, entropy: Entropy) -> str:

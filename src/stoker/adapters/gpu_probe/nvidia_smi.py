@@ -49,7 +49,7 @@ class SmiProbe:
         reading = parse_query(f"{said.out}\n{said.err}")
         if not reading.gpus and not reading.faults:
             told = " / ".join(reading.messages)
-            if _NONE_FOUND not in told.lower() and (said.status != 0 or told):
+            if not is_empty_list(said, told):
                 raise OSError(f"{self._binary} failed (exit {said.status}): {told or 'it said nothing'}")
         faults = reading.faults or self._cut_short(reading.gpus, said.status)
         migs = self._migs() if reading.gpus else {}
@@ -83,6 +83,12 @@ class SmiProbe:
             return self._runner.run([path, *arguments], self._timeout_s)
         except OSError as fault:
             raise OSError(f"can't ask {self._binary}: {fault.strerror or fault}") from fault
+
+
+def is_empty_list(said: ProgramOutput, told: str | None = None) -> bool:
+    """Return whether an output without any GPU says that there is none. `told`: its text, if that was read already."""
+    text = f"{said.out}{said.err}".strip() if told is None else told
+    return _NONE_FOUND in text.lower() or (said.status == 0 and not text)
 
 
 def _mig_fault(count: int) -> str:
