@@ -296,3 +296,13 @@ def test_an_instance_that_is_lost_under_a_task_stays_known_to_the_cluster() -> N
     told = describe(AgentSettings(), NodeName("n1"), "uid", divided(0), "1", [lost]).inventory
     assert (len(told.gpus), told.gpus[-1].parent) == (2, "GPU-1")
     assert told.gpu_fault == "MIG-7: drained: it isn't listed"
+
+
+@on_virtual_time
+async def test_gpus_that_the_environment_hides_are_said_once() -> None:
+    """Else a node with CUDA_VISIBLE_DEVICES= in its unit offers none, and its log has no reason."""
+    gpus, notes = watch(Driver(ProbeResult(gpus=(), hidden="CUDA_VISIBLE_DEVICES='': none is offered")))
+    for _ in range(3):
+        await gpus.look()
+    assert len(notes.lines) == 1
+    assert "CUDA_VISIBLE_DEVICES=''" in notes.lines[0]

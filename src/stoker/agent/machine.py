@@ -102,7 +102,7 @@ class GpuWatch:
         # Whether it was asked if this is still the hardware that was known at the start (W5).
         self._missed = 0
         # Looks in a row that didn't see all that is offered.
-        self._told = ""
+        self._told = self._told_hidden = ""
 
     @property
     def offered(self) -> ProbeResult:
@@ -113,6 +113,7 @@ class GpuWatch:
         """Probe once, and return the GPUs to offer now."""
         found = await self._found()
         self._tell(_fault_text(found))
+        self._tell_hidden(found.hidden)
         here = {gpu.uuid for gpu in found.gpus}
         sees_less = any(gpu.uuid not in here for gpu in self._offered.gpus)
         self._missed = self._missed + 1 if sees_less else 0
@@ -173,6 +174,11 @@ class GpuWatch:
             after = await self.look()
             if after != before:
                 changed(after)
+
+    def _tell_hidden(self, words: str) -> None:
+        if words and words != self._told_hidden:
+            self._telemetry.warn("gpus_hidden", error=words)
+        self._told_hidden = words
 
     def _tell(self, trouble: str) -> None:
         """Once per trouble: a broken driver shouldn't fill the log."""

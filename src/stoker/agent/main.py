@@ -7,6 +7,7 @@ import os
 import resource
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -53,7 +54,7 @@ from stoker.agent.machine import (
 from stoker.agent.node_health import NodeChecks, NodeHealth
 from stoker.agent.ports import AgentPorts, LinkDown, LinkRefused
 from stoker.agent.runner.process.kernel import give_back_memory
-from stoker.agent.runner.process.procfs import process_name, threads_of
+from stoker.agent.runner.process.procfs import kill_marked, process_name, threads_of
 from stoker.agent.runner_socket import RunnerSocket
 from stoker.agent.settings import AgentSettings, job_limits
 from stoker.agent.task_ports import TaskPorts
@@ -78,6 +79,8 @@ THREADS_MIN: Final = 14
 task."""
 FILES_MIN: Final = 16
 """With fewer, gRPC ends the process by itself, at times without a word."""
+CHECK_MARK: Final = "STOKER_CHECK_MARK"
+"""Variable by which what a site's check leaves behind is found."""
 SMI_EVERY_S: Final = 5.0
 """A look by nvidia-smi costs up to a second of CPU."""
 TETHER_S: Final = 10.0
@@ -277,10 +280,14 @@ def _learn(gpus: Sequence[ProbedGpu], locality: MachineLocality, monitor: GpuMon
 
 
 def _node_checks(settings: AgentSettings) -> NodeChecks:
-    rules, runner = settings.health, BoundedRunner()
+    rules, runner, runs = settings.health, BoundedRunner(), count()
 
     def run() -> tuple[int, str]:
-        said = runner.run([rules.check], rules.check_timeout_s)
+        mark = f"{os.getpid()}.{next(runs)}"
+        try:
+            said = runner.run([rules.check], rules.check_timeout_s, env={CHECK_MARK: mark})
+        finally:
+            kill_marked(CHECK_MARK, mark)  # also what has left the session of the check
         return said.status, said.out or said.err
 
     async def check() -> tuple[int, str]:
