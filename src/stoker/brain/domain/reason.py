@@ -54,6 +54,7 @@ class ReasonCode(StrEnum):
     NODE_FAULTY = "node_faulty"
     PREPARING = "preparing"
     ENDING = "ending"
+    RELEASING = "releasing"
     # why a job ended
     EXITED = "exited"
     KILLED_BY_SIGNAL = "killed_by_signal"
@@ -220,6 +221,11 @@ _SENTENCES: Final[dict[ReasonCode, tuple[str, str]]] = {
     ReasonCode.ENDING: (
         "{ends}; its processes are gone by {until} at the latest, if its nodes can be reached{then}",
         "nothing to do: its GPUs are free once its processes are proved gone",
+    ),
+    ReasonCode.RELEASING: (
+        "all its processes there are gone, says node {node}, and {text}{more}",
+        "nothing to do: a GPU that doesn't come clean in time is kept back by itself, and the job ends; `stoker gpu "
+        "list` shows it then",
     ),
     ReasonCode.EXITED: ("its command exited with code {exit_code}{place}", "`stoker logs {id}` shows its last lines"),
     ReasonCode.KILLED_BY_SIGNAL: (

@@ -147,6 +147,17 @@ def mark_of(pid: int, name: str = MARK_NAME) -> str:
     return text[len(wanted) :].split(b"\0", 1)[0].decode("ascii", "replace")
 
 
+def kill_marked(name: str, mark: str) -> None:
+    """Kill whatever was started with this mark in that variable, and what descends from it, whatever its session is."""
+    for _ in range(_LISTS_MAX):
+        procs = every_proc()
+        roots = {pid for pid in procs if mark_of(pid, name) == mark}
+        if not roots:
+            return
+        for proc in with_descendants(roots, procs):
+            send(proc, signal.SIGKILL)
+
+
 def catches(pid: int, number: int) -> bool:
     """Return True if the process has a handler for this signal. Source: SigCgt in proc(5)."""
     caught = _status(pid, b"SigCgt:")
