@@ -1,5 +1,6 @@
 """Programs that people execute in containers, and containers with a terminal, over the socket of a real runner."""
 
+import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator, Iterator
@@ -136,7 +137,7 @@ async def until_line(client: SessionClient, line: bytes, words: bytes) -> None:
     raise AssertionError(f"{words!r} never came: {client.out[-300:]!r}")
 
 
-@pytest.mark.parametrize("tty", [False, True])
+@pytest.mark.parametrize("tty", [pytest.param(False, marks=pytest.mark.heavy), True])
 async def test_v3_a_program_does_not_outlive_its_session_also_if_it_ignores_the_hang_up(
     docker: Daemon, node: RealNode, agent: Listener, *, tty: bool
 ) -> None:
@@ -146,6 +147,24 @@ async def test_v3_a_program_does_not_outlive_its_session_also_if_it_ignores_the_
         assert executed_here(node)
     wait_until(lambda: not executed_here(node), "its client is gone for longer than it is waited for")
     assert node.lives(ONE)
+
+
+@pytest.mark.heavy
+async def test_v3_a_hang_up_reaches_a_program_while_the_engine_hangs(
+    docker: Daemon, node: RealNode, agent: Listener
+) -> None:
+    await begun(agent, node, docker, *SLEEPS)
+    async with SessionClient(node, "x1", "sh", "-c", "echo here; sleep 600", tty=True) as client:
+        await client.until(words=b"here")
+        os.kill(docker.pid, signal.SIGSTOP)
+        try:
+            client.say("resize", columns=70, rows=20)
+            client.say("hangup")
+            await asyncio.sleep(0.1)
+            wait_until(lambda: not executed_here(node), "it has gone")
+        finally:
+            os.kill(docker.pid, signal.SIGCONT)
+        assert (await client.until("exit"))["code"] == 129
 
 
 async def test_j1_a_client_that_is_killed_takes_its_program_with_it(

@@ -35,6 +35,7 @@ from stoker.agent.runner.container.names import (
     REMOVED,
     REPLY,
     REQUEST,
+    RESIZE_S,
     RESULT,
     START_S,
     STILL_THERE,
@@ -262,7 +263,7 @@ class ContainerRun:
             if size == self._size:
                 self._program().signal(signal.SIGWINCH)
                 return
-            self._engine.ask("POST", f"/containers/{self._id}/resize?h={size.lines}&w={size.columns}", None, ASK_S)
+            self._engine.ask("POST", f"/containers/{self._id}/resize?h={size.lines}&w={size.columns}", None, RESIZE_S)
             self._size = size
 
     # --- the end ------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from contextlib import suppress
 from stoker.agent.runner import clock
 from stoker.agent.runner.container.contained_program import ContainedProgram
 from stoker.agent.runner.container.engine import Engine, EngineGone, EngineRefused
-from stoker.agent.runner.container.names import ASK_S, EXEC_MARK, REPLY, REQUEST, START_S
+from stoker.agent.runner.container.names import ASK_S, EXEC_MARK, REPLY, REQUEST, RESIZE_S, START_S
 from stoker.agent.runner.container.stream_relay import Signals, StreamRelay
 from stoker.agent.runner.files import write_all
 
@@ -166,7 +166,7 @@ class ExecRun:
             if size == self._size:
                 self._program.signal(signal.SIGWINCH)
                 return
-            self._engine.ask("POST", f"/exec/{self._id}/resize?h={size.lines}&w={size.columns}", None, ASK_S)
+            self._engine.ask("POST", f"/exec/{self._id}/resize?h={size.lines}&w={size.columns}", None, RESIZE_S)
             self._size = size
 
 

@@ -29,5 +29,7 @@ REPLY: Final = 3
 RESULT: Final = 4
 REQUEST: Final = 5
 ASK_S: Final = 60.0
+RESIZE_S: Final = 2.0
+"""What waits for it is a hang-up, perhaps."""
 START_S: Final = 300.0
 """An engine on a slow disk unpacks nothing any more, but may wait for a lock."""
