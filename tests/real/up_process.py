@@ -65,6 +65,9 @@ def left_behind(folder: Path) -> list[str]:
 class UpProcess:
     """Started on entry; on exit it must end by itself, and is killed if it doesn't."""
 
+    agents_from_scratch = False
+    """They cost more, and are found by their command lines and environments."""
+
     def __init__(
         self, folder: Path, *flags: str, data_dir: Path | None = None, env: Mapping[str, str] | None = None
     ) -> None:
@@ -81,8 +84,9 @@ class UpProcess:
     def __enter__(self) -> Self:
         with self.log.open("wb") as words:
             self.process = started(
-                self._command, out=words, env=environment(self.folder, **self._env), new_session=True
-            )
+                self._command, out=words, env=environment(self.folder, **self._env), new_session=True,
+                forks=not self.agents_from_scratch,
+            )  # fmt: skip
         try:
             until(self._is_up, START_S_MAX, f"stoker up: {self.said}")
         except BaseException:
