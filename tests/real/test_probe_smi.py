@@ -192,8 +192,8 @@ def test_a_program_that_hangs_is_given_up_with_its_children(binary: Path) -> Non
 
 def test_a_child_that_keeps_the_pipe_open_does_not_keep_us(binary: Path) -> None:
     write(binary, f'sleep 600 & echo "{V100.format(n=0)}"')
-    with pytest.raises(OSError, match="didn't answer"):
-        SmiProbe(str(binary), timeout_s=0.5).probe()
+    [gpu] = SmiProbe(str(binary), timeout_s=60).probe().gpus
+    assert gpu.uuid in V100.format(n=0)
 
 
 def test_an_endless_answer_is_cut_off(binary: Path) -> None:
