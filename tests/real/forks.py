@@ -9,6 +9,7 @@ process at its side that forks its agents.
 """
 
 import atexit
+import ctypes
 import json
 import os
 import resource
@@ -20,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -36,6 +38,7 @@ OURS: Final = dict(os.environ)
 OF_THE_START: Final = ("PYTHON", "LC_", "LD_")
 """How variables begin that are read when an interpreter starts; `LANG`, `LANGUAGE` and `TZ` are such too."""
 MESSAGE_BYTES_MAX: Final = 200_000
+_PR_SET_CHILD_SUBREAPER: Final = 36
 
 
 class Fork:
@@ -93,7 +96,7 @@ def started(  # noqa: PLR0913  # what of Popen's is used
     """`[sys.executable, "-m", "stoker", ...]` or `[sys.executable, "-c", PROGRAM, ...]`, started, with nothing to read.
 
     `limits`: as `ulimit` sets them, by their numbers in `resource`. `forks`: the `stoker` programs that it starts are
-    forks as well, which nobody knows by their command line; it must adopt the orphans among its descendants.
+    forks as well, which nobody knows by their command line.
     """
     environ = dict(os.environ if env is None else env)
     request: dict[str, object] = {"words": list(words[1:]), "env": environ, "cwd": str(cwd or Path.cwd())}
@@ -293,7 +296,9 @@ def become(request: Mapping[str, Any]) -> None:
 
 
 def _let_it_fork() -> None:
-    """Have a process at the side of this one, and let it fork what `subprocess` would start from scratch."""
+    """Have a process at the side of this one, and let it fork what `subprocess` would start from scratch. Its forks
+    become children of this one, which adopts the orphans among its descendants."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     asking, asked = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     if not os.fork():
         asking.close()
@@ -308,7 +313,7 @@ def _let_it_fork() -> None:
         cwd, env, stdin, _, _, stdout, _, stderr = more[3:11]
         assert env is None, "a fork has the environment of what asks for it"
         request = {"words": list(words[1:]), "env": dict(os.environ), "cwd": cwd or os.getcwd(), "limits": []}
-        message = json.dumps({**request, "new_session": more[14]}).encode()
+        message = json.dumps({**request, "new_session": more[14], "forks": words[3] == "up"}).encode()
         socket.send_fds(asking, [message], [stdin, stdout, stderr])
         return int(asking.recv(32))
 
@@ -325,8 +330,11 @@ def _orphan(asked: socket.socket) -> dict[str, Any]:
         reads, writes = os.pipe()
         parent = os.fork()
         if not parent:
+            mother = os.getpid()
             pid = os.fork()
             if not pid:
+                while os.getppid() == mother:
+                    time.sleep(0.001)  # it may ask to end with its parent
                 return _request_of_a_fork(message, streams)
             os.write(writes, b"%d" % pid)
             os._exit(0)

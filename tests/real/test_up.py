@@ -20,12 +20,6 @@ STUBBORN = (
 """A job whose tree ignores polite requests, with a child in a session of its own."""
 
 
-class VisibleUp(UpProcess):
-    """With agents that `left_behind` knows by their command lines and environments."""
-
-    agents_from_scratch = True
-
-
 def nodes_up(client: Client, count: int) -> None:
     until(lambda: client.status().online_nodes == count, what=f"{count} nodes")
 
@@ -65,7 +59,7 @@ def test_the_first_command_it_suggests_works_as_printed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_everything_jobs_included(tmp_path: Path, number: int) -> None:
-    with VisibleUp(tmp_path, "--nodes", "2", "--stop-grace", "1") as up, Client(up.url) as client:
+    with UpProcess(tmp_path, "--nodes", "2", "--stop-grace", "1") as up, Client(up.url) as client:
         nodes_up(client, 2)
         submit_and_see(client, STUBBORN, "child")
         assert len(left_behind(tmp_path)) >= 6
@@ -75,7 +69,7 @@ def test_a_signal_ends_everything_jobs_included(tmp_path: Path, number: int) -> 
 
 
 def test_a_second_signal_kills_at_once(tmp_path: Path) -> None:
-    with VisibleUp(tmp_path, "--nodes", "1", "--stop-grace", "60") as up, Client(up.url) as client:
+    with UpProcess(tmp_path, "--nodes", "1", "--stop-grace", "60") as up, Client(up.url) as client:
         nodes_up(client, 1)
         submit_and_see(client, STUBBORN, "child")
         up.process.send_signal(signal.SIGINT)
@@ -86,7 +80,7 @@ def test_a_second_signal_kills_at_once(tmp_path: Path) -> None:
 
 
 def test_killing_it_leaves_nothing_either(tmp_path: Path) -> None:
-    with VisibleUp(tmp_path, "--nodes", "1", "--stop-grace", "1") as up, Client(up.url) as client:
+    with UpProcess(tmp_path, "--nodes", "1", "--stop-grace", "1") as up, Client(up.url) as client:
         nodes_up(client, 1)
         submit_and_see(client, STUBBORN, "child")
         up.process.kill()
@@ -96,7 +90,7 @@ def test_killing_it_leaves_nothing_either(tmp_path: Path) -> None:
 
 def test_a_data_folder_keeps_the_queue_over_restarts(tmp_path: Path) -> None:
     data = tmp_path / "data"
-    with VisibleUp(tmp_path, "--nodes", "1", "--gpus-per-node", "1", data_dir=data) as up, Client(up.url) as client:
+    with UpProcess(tmp_path, "--nodes", "1", "--gpus-per-node", "1", data_dir=data) as up, Client(up.url) as client:
         nodes_up(client, 1)
         done = client.submit(JobBody(name="done", command="exit 3")).id
         until(lambda: client.job(done).exit_code == 3, what="its end")
@@ -105,7 +99,7 @@ def test_a_data_folder_keeps_the_queue_over_restarts(tmp_path: Path) -> None:
         waiting = client.submit(JobBody(name="waits", gpu_count=1, command=["true"])).id
         cluster_id = client.status().cluster_id
     assert left_behind(tmp_path) == []
-    with VisibleUp(tmp_path, "--nodes", "1", "--gpus-per-node", "1", data_dir=data) as up, Client(up.url) as client:
+    with UpProcess(tmp_path, "--nodes", "1", "--gpus-per-node", "1", data_dir=data) as up, Client(up.url) as client:
         assert client.status().cluster_id == cluster_id
         assert client.job(done).exit_code == 3
         assert client.job(waiting).state.value == "pending"
@@ -169,9 +163,9 @@ def test_the_data_folder_of_a_control_plane_is_refused_running_or_stopped(tmp_pa
 
 
 def test_an_agent_that_dies_ends_the_cluster_and_is_named(tmp_path: Path) -> None:
-    with VisibleUp(tmp_path, "--nodes", "2", "--stop-grace", "1") as up, Client(up.url) as client:
+    with UpProcess(tmp_path, "--nodes", "2", "--stop-grace", "1") as up, Client(up.url) as client:
         nodes_up(client, 2)
-        agents = [line for line in left_behind(tmp_path) if "stoker agent" in line and "node-2" in line]
+        agents = [line for line in left_behind(tmp_path) if line.endswith("/node-2/agent.log")]
         os.kill(int(agents[0].split()[0]), signal.SIGKILL)
         assert up.process.wait(40) == 1
         assert "the agent of node-2 ended" in up.said

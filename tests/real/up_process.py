@@ -47,26 +47,24 @@ def until(look: Callable[[], Found | None], patience_s: float = 30.0, what: str 
 
 
 def left_behind(folder: Path) -> list[str]:
-    """Processes that run in `folder`, were given it, or inherited it: agents, runners, jobs."""
+    """Processes that run in `folder`, were given it, inherited it, or write into it: agents, runners, jobs."""
     mark = str(folder).encode()
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             try:
                 words = (entry / "cmdline").read_bytes()
-                seen = words + (entry / "environ").read_bytes() + os.readlink(entry / "cwd").encode()
+                writes = os.readlink(entry / "fd" / "1")
+                seen = words + (entry / "environ").read_bytes() + f"{os.readlink(entry / 'cwd')}\n{writes}".encode()
             except OSError:
                 continue
             if mark in seen and words:
-                found.append(f"{entry.name} {words.replace(bytes(1), b' ').decode(errors='replace')}")
+                found.append(f"{entry.name} {words.replace(bytes(1), b' ').decode(errors='replace')}> {writes}")
     return found
 
 
 class UpProcess:
     """Started on entry; on exit it must end by itself, and is killed if it doesn't."""
-
-    agents_from_scratch = False
-    """They cost more, and are found by their command lines and environments."""
 
     def __init__(
         self, folder: Path, *flags: str, data_dir: Path | None = None, env: Mapping[str, str] | None = None
@@ -83,10 +81,8 @@ class UpProcess:
 
     def __enter__(self) -> Self:
         with self.log.open("wb") as words:
-            self.process = started(
-                self._command, out=words, env=environment(self.folder, **self._env), new_session=True,
-                forks=not self.agents_from_scratch,
-            )  # fmt: skip
+            env = environment(self.folder, **self._env)
+            self.process = started(self._command, out=words, env=env, new_session=True, forks=True)
         try:
             until(self._is_up, START_S_MAX, f"stoker up: {self.said}")
         except BaseException:
