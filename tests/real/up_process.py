@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
-from tests.real.control_process import free_port
+from tests.real.control_process import free_port, pause
 from tests.real.forks import SRC, Started, ran_text, started
 
 START_S_MAX: Final = 60.0
@@ -37,12 +37,12 @@ def stoker(*words: str) -> list[str]:
 
 def until(look: Callable[[], Found | None], patience_s: float = 30.0, what: str = "it") -> Found:
     """The first answer that is neither None nor False."""
-    give_up_s = time.monotonic() + patience_s
-    while time.monotonic() < give_up_s:
+    began = time.monotonic()
+    while time.monotonic() < began + patience_s:
         found = look()
         if found is not None and found is not False:
             return found
-        time.sleep(0.05)
+        pause(began)
     raise AssertionError(f"waited {patience_s} s in vain for {what}")
 
 
@@ -100,6 +100,8 @@ class UpProcess:
         return self.log.read_text(errors="replace")
 
     def __exit__(self, kind: type[BaseException] | None, fault: BaseException | None, at: TracebackType | None) -> None:
+        if fault is not None:
+            fault.add_note(f"stoker up ({self.process.poll()}): {self.said[-2_000:]}")
         if self.process.poll() is None:
             self.stop()
 
