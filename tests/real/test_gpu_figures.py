@@ -215,3 +215,5 @@ def test_where_there_is_no_library_the_same_figures_come_from_nvidia_smi(tmp_pat
             fake.write_text(fake.read_text().replace("9000,", "3,"))
             until(lambda: gpus(control)[uuid(0)]["status"] == "idle", "it is offered once it is clean")
             until_state(control, submit(control, "true", gpu_count=1), "succeeded")
+            fake.write_text(fake.read_text().replace("123.00, 0,", "123.00, 1,"))
+            until(lambda: gpus(control)[uuid(0)]["health"]["kind"] == "ecc", "an uncorrected error more takes it out")
