@@ -63,7 +63,7 @@ class Up:
             status = self.get("cluster/status")
             if not status["pending_jobs"] and not status["running_jobs"] and not status.get("live_jobs", 0):
                 return
-            time.sleep(0.02)
+            time.sleep(0.1)  # each question costs the control plane as much as a job does
         raise TimeoutError(f"jobs still go on after {seconds_max} s: {self.get('cluster/status')}")
 
 

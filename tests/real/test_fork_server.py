@@ -98,7 +98,7 @@ def outcome(fork: Callable[[Launch, tuple[int, int, int]], tuple[int, int]], lau
         told["status"]["SigIgn"] = int(told["status"]["SigIgn"], 16) & 0x7FFFFFFF
         told["open"] = [number for number in told["open"] if not (number > 2 and is_inherited(number))]
         return told
-    return words, status, launch.fault(reason) if reason.startswith(fork_server.SAYS_STEP) else reason
+    return words, status, launch.fault(reason)
 
 
 @pytest.mark.parametrize("tree", ["v2", "v1", "scan"])

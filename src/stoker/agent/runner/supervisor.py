@@ -19,7 +19,6 @@ from stoker.agent.runner.output.spool import OutputRetention, Spool
 from stoker.agent.runner.process import procfs
 from stoker.agent.runner.process.account import NOBODY, CannotStart, actor, uid_said
 from stoker.agent.runner.process.cgroup import Cgroups, TaskCgroup, TaskLimits
-from stoker.agent.runner.process.fork_server import SAYS_STEP
 from stoker.agent.runner.process.launch import FolderBound, Launch, answer_of, cause_of, port_conflict
 from stoker.agent.runner.process.launcher import Launcher
 from stoker.agent.runner.process.tree import Trees
@@ -260,10 +259,12 @@ class Supervisor:
             ours = (start["folder"], "" if start["workdir"] else workdir)
             launch.bound = FolderBound(job, self._settings.folder_bytes_max, [folder for folder in ours if folder])
         # A later runner takes a task without this file for never started: it is made before the process is.
-        if not spool.claim(self.output_retention.output(task.key)):
-            raise CannotStart("the agent has given it up, since this runner didn't answer", "never_started")
         limits = (self._settings.head_bytes_max, self._settings.tail_bytes_max)
-        task.spool = Spool(self.output_retention.output(task.key), *limits)
+        try:
+            task.spool = Spool(self.output_retention.output(task.key), *limits)
+        except FileExistsError:
+            words = "the agent has given it up, since this runner didn't answer"
+            raise CannotStart(words, "never_started") from None
         task.tree.group.make()
         self._fork(task, launch)
 
@@ -308,8 +309,7 @@ class Supervisor:
         if reason is None:
             return
         self._close(task.answer)
-        if task.launch is not None and reason.startswith(SAYS_STEP):
-            reason = task.launch.fault(reason)
+        reason = task.launch.fault(reason) if task.launch is not None else reason
         task.answer, task.launch = -1, None
         if task.tree.uid is not None:
             task.tree.uid = uid_said(bytes(task.said))

@@ -166,7 +166,9 @@ class Launch:
         return not (asked or self.beside)
 
     def fault(self, said: str) -> str:
-        """Return why the child of a fork server couldn't become the program, from what it said."""
+        """Return why the child couldn't become the program, from what it, or that of a fork server, said."""
+        if not said.startswith(SAYS_STEP):
+            return said
         step, *numbers = said[len(SAYS_STEP) :].split()
         errors = list(map(int, numbers))
         if step == PROGRAM:
@@ -383,18 +385,21 @@ def cause_of(reason: str, otherwise: str = "start_failed") -> str:
 def port_conflict(port: int) -> str:
     """Return why nobody could listen on this TCP port now; empty = one could. Old connections don't count.
 
-    Both families are asked, as far as the machine has them: ranks meet at the node's address, which may be of either.
+    Both families are asked, by one socket of both or, where the machine has no IPv6, of the one: ranks meet at the
+    node's address, which may be of either.
     """
-    for family, everywhere in ((socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")):
+    for family, everywhere in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
         try:
             with socket.socket(family, socket.SOCK_STREAM) as probe:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 if family == socket.AF_INET6:
-                    probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                    probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
                 probe.bind((everywhere, port))
         except OSError as error:
             if error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
                 return f"TCP port {port} can't be bound: {error_text(error)}"
+        else:
+            return ""
     return ""
 
 
