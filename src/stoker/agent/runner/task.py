@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from stoker.agent.runner.output.copier import Copier
     from stoker.agent.runner.output.spool import OutputRetention, Spool
     from stoker.agent.runner.process.cgroup import TaskCgroup
+    from stoker.agent.runner.process.launch import Launch
     from stoker.agent.runner.process.tree import Trees
     from stoker.agent.runner.protocol import EndFields, OverFields, SiteFields, StartInstruction, TaskFields
 
@@ -77,6 +78,8 @@ class RunnerTask:
         self.started_at = 0
         self.start: StartInstruction | None = None
         """What the agent asked for. None = its process exists, or never will."""
+        self.launch: Launch | None = None
+        """How its process was started, until that has answered."""
         self.answer = -1
         """Pipe on which the child says whether it became the program."""
         self.said = bytearray()

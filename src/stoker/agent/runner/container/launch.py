@@ -104,6 +104,11 @@ class ContainerLaunch(ClientLaunch):
         """Let the container see a path of the runner's own, under the same name."""
         self._own.append({"source": path, "target": path, "read_only": read_only})
 
+    @property
+    def is_plain(self) -> bool:
+        """Return False: what the client of a container needs is in the runner's memory."""
+        return False
+
     def fork(self, streams: tuple[int, int, int]) -> tuple[int, int]:
         """As of every launch. Raises OSError."""
         self.result = os.memfd_create("stoker-result")
