@@ -5,7 +5,8 @@ It reads no clock and asks no device: the same looks give the same conditions.
 Rules: Q1  a GPU is lost once two looks in a row can't open it, or don't list it; what fails as a whole says nothing
        Q2  uncorrected memory errors count from the first look at the GPU; one more drains it, and so does an XID that
            `xids_drain` names. Other XIDs make it suspect, but for those that a program of a job causes (`XIDS_OF_JOBS`)
-       Q3  it is hot from `hot_c` on, and cool again below `hot_c` - `COOLER_C`
+       Q3  it is hot from `hot_c` on, and cool again below `hot_c` - `COOLER_C`; from `hot_c` - `HEADROOM_C` on it is
+           warm, which makes it suspect, until it is as cool as that
        Q4  a GPU that no task has is dirty while a process is on it, or more than `leftover_mb` of its memory is in use
        Q5  a dirty GPU is offered again as soon as it is clean; any other once `CLEAN_LOOKS` looks in a row found
            nothing wrong, after an error not before `error_clean_s`, which doubles with each error within a day
@@ -33,6 +34,7 @@ XIDS_OF_JOBS: Final = (13, 31, 43, 45, 68)
 LOOKS_MAX: Final = 2
 CLEAN_LOOKS: Final = 3
 COOLER_C: Final = 10
+HEADROOM_C: Final = 5
 ERROR_CLEAN_MAX_S: Final = 86_400.0
 _INSTANCE: Final = "MIG-"
 _NOT_LISTED: Final = "it isn't listed any more"
@@ -177,13 +179,14 @@ class GpuHealth:
                 return  # Q1
         fresh = self._new_error(sample, mono_s)
         found = fresh if fresh is not None and not sample.fault else self._cause(sample, is_held=is_held)
-        if found is None:
-            self._recover(sample, now, mono_s)
+        is_warm = found is not None and found[0] is HealthKind.WARM
+        if found is None or (is_warm and self._kind(uuid) not in (None, HealthKind.WARM)):
+            self._recover(sample, now, mono_s)  # warmth alone keeps nothing back that is well again
             return
         self._clean[uuid] = 0
-        if found is not fresh or self._drains(sample, found):
+        if not is_warm and (found is not fresh or self._drains(sample, found)):
             self._put(sample, HealthState.DRAINED, found, now)
-        elif uuid not in self.memory.conditions:
+        elif self._kind(uuid) in (None, HealthKind.WARM):
             self._put(sample, HealthState.SUSPECT, found, now)
 
     def _cause(self, sample: GpuSample, *, is_held: bool) -> Found | None:
@@ -193,7 +196,11 @@ class GpuHealth:
         hot_c, is_hot = self._rules.hot_c, self._kind(sample.uuid) is HealthKind.HOT
         if hot_c and (sample.temperature_c or 0) >= (hot_c - COOLER_C if is_hot else hot_c):
             return HealthKind.HOT, f"it has {sample.temperature_c} C; {hot_c} are too hot"
-        return None if is_held else self.dirt_of(sample)
+        dirt = None if is_held else self.dirt_of(sample)
+        is_warm = self._kind(sample.uuid) is HealthKind.WARM
+        if dirt is None and hot_c and (sample.temperature_c or 0) >= hot_c - (COOLER_C if is_warm else HEADROOM_C):
+            return HealthKind.WARM, f"it is near {hot_c} C, which are too hot"
+        return dirt
 
     def _new_error(self, sample: GpuSample, mono_s: float) -> Found | None:
         """An error that no look before this has told (Q2)."""
