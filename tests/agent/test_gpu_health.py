@@ -159,10 +159,14 @@ def test_after_a_task_its_end_names_faults_that_may_have_caused_it() -> None:
     node = Node()
     node.look()
     ended = (replace(WELL, xids=(31,)), replace(OTHER, ecc_errors=6))
-    said = node.health.judge_ended(ended, Instant(1), 6.0)
-    assert (said, node.told) == ("GPU 1 (GPU-b): 1 more uncorrected memory errors", ["1 drained ecc"])
-    assert node.health.judge_ended((replace(WELL, fault="GPU is lost"),), Instant(1), 7.0).endswith("GPU is lost")
-    assert node.health.judge_ended((replace(WELL, uuid=GpuUuid("GPU-c"), xids=(31,)),), Instant(1), 7.0) == ""
+    node.health.judge_ended(ended, Instant(1), 6.0)
+    assert node.told == ["1 drained ecc"]
+    assert node.health.faults_of((A, B)) == "GPU 1 (GPU-b): 1 more uncorrected memory errors"
+    assert node.health.faults_of((A,)) == ""
+    node.health.judge_ended((replace(WELL, fault="GPU is lost"),), Instant(1), 7.0)
+    assert node.health.faults_of((A,)) == "GPU 0 (GPU-a): GPU is lost"
+    node.health.judge_ended((replace(WELL, uuid=GpuUuid("GPU-c"), xids=(31,)),), Instant(1), 7.0)
+    assert node.health.faults_of((GpuUuid("GPU-c"),)) == ""
 
 
 def test_an_agent_that_starts_anew_knows_what_ailed_its_gpus() -> None:

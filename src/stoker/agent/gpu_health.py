@@ -37,7 +37,7 @@ COOLER_C: Final = 10
 HEADROOM_C: Final = 5
 ERROR_CLEAN_MAX_S: Final = 86_400.0
 _INSTANCE: Final = "MIG-"
-_NOT_LISTED: Final = "it isn't listed any more"
+NOT_LISTED: Final = "it isn't listed any more"
 _DIRT: Final = (HealthKind.PROCESS, HealthKind.MEMORY, HealthKind.UNANSWERED)
 
 Found = tuple[HealthKind, str]
@@ -110,7 +110,7 @@ class GpuHealth:
             if uuid not in here and self._is_taken_away(seen, look, here, held):
                 self._forget(uuid)
             elif uuid not in here:
-                here[uuid] = GpuSample(uuid=uuid, index=seen.index, parent=seen.parent, fault=_NOT_LISTED)
+                here[uuid] = GpuSample(uuid=uuid, index=seen.index, parent=seen.parent, fault=NOT_LISTED)
         for uuid in [*self.memory.conditions]:  # of an agent before this one too
             if uuid.startswith(_INSTANCE) and uuid not in here and self._is_over(uuid, held):
                 self._forget(uuid)
@@ -136,17 +136,21 @@ class GpuHealth:
         for table in (*tables, kept.conditions, kept.errors, kept.ecc):
             table.pop(uuid, None)
 
-    def judge_ended(self, samples: Iterable[GpuSample], now: Instant, mono_s: float) -> str:
-        """Take a look at GPUs whose task has just ended; return in words the faults that can have ended it."""
-        told = []
+    def judge_ended(self, samples: Iterable[GpuSample], now: Instant, mono_s: float) -> None:
+        """Take a look at GPUs whose task has just ended."""
         for sample in samples:
             fresh = self._new_error(sample, mono_s)
             found = (HealthKind.LOST, sample.fault) if sample.fault else fresh
             if found is not None and (found is not fresh or self._drains(sample, found)):
                 self._put(sample, HealthState.DRAINED, found, now)
-            known = self.memory.conditions.get(sample.uuid)
-            if known is not None and known.ends_work:
-                told.append(f"GPU {index_text(sample.index)} ({sample.uuid}): {known.reason}")
+
+    def faults_of(self, gpus: Collection[GpuUuid]) -> str:
+        """Return in words what these GPUs have that can have ended their task; empty = nothing."""
+        told = [
+            f"GPU {index_text(each.index)} ({each.uuid}): {each.reason}"
+            for each in self.conditions
+            if each.uuid in gpus and each.ends_work
+        ]
         return "; ".join(told)[:REASON_MAX]
 
     def dirt_of(self, sample: GpuSample) -> Found | None:

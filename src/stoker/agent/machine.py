@@ -277,7 +277,8 @@ def _without_drained(found: ProbeResult, conditions: Sequence[GpuCondition]) -> 
         if gpu.uuid in kept and gpu.uuid not in named
     )
     here = {gpu.uuid for gpu in found.gpus} | named
-    lost = [each for each in kept.values() if each.uuid.startswith("MIG-") and each.uuid not in here]
+    told = _fault_text(found)  # the watch names what is gone by its index
+    lost = [each for uuid, each in kept.items() if uuid.startswith("MIG-") and uuid not in here and uuid not in told]
     faults += tuple(GpuFault(where=each.uuid, error=f"{each.state}: {each.reason}") for each in lost)
     gpus = tuple(gpu for gpu in found.gpus if gpu.uuid not in kept)
     return replace(found, gpus=gpus, faults=(*found.faults, *faults))
