@@ -155,6 +155,17 @@ def test_a_gpu_that_was_dirty_after_an_error_stays_out_until_the_error_is_old() 
     assert node.look(replace(WELL, xids=(999,)), OTHER) == ["0 repairing xid"], "a lesser one doesn't let it back in"
 
 
+def test_an_error_that_makes_a_gpu_suspect_alone_keeps_it_out_for_nothing_else() -> None:
+    node = Node(error_clean_s=60.0)
+    assert node.look(replace(WELL, xids=(999,)), OTHER) == ["0 suspect xid"]
+    assert node.look(replace(WELL, memory_used_mb=9_999), OTHER) == ["0 drained memory"]
+    assert node.look() == ["0 suspect xid"], "as it was"
+    assert node.look(replace(WELL, fault="GPU is lost"), OTHER) == ["0 drained lost"]
+    assert node.look() == ["0 repairing lost"]
+    assert node.look(times=CLEAN_LOOKS - 1) == ["0 suspect xid"]
+    assert node.look(times=9) == [], "the error is old"
+
+
 def test_after_a_task_its_end_names_faults_that_may_have_caused_it() -> None:
     node = Node()
     node.look()

@@ -9,7 +9,8 @@ Rules: Q1  a GPU is lost once two looks in a row can't open it, or don't list it
            warm, which makes it suspect, until it is as cool as that
        Q4  a GPU that no task has is dirty while a process is on it, or more than `leftover_mb` of its memory is in use
        Q5  a dirty GPU is offered again as soon as it is clean; any other once `CLEAN_LOOKS` looks in a row found
-           nothing wrong, after an error not before `error_clean_s`, which doubles with each error within a day
+           nothing wrong, after an error that drains it not before `error_clean_s`, which doubles with each error within
+           a day
        Q8  one that doesn't answer where others do is kept back while no task has it; what else is known of it stays
        Q6  the words of a condition stay until its cause or its state changes, however its numbers move: each change is
            a new registration of the node
@@ -65,6 +66,8 @@ class GpuError(msgspec.Struct, frozen=True, kw_only=True):
     until_s: float
     times: int = 1
     """Errors within a day of each other."""
+    drains: bool = True
+    """Whether it, or one before it that isn't old yet, keeps the GPU from new work. False = it is suspect only."""
 
 
 class HealthMemory(msgspec.Struct, kw_only=True):
@@ -221,8 +224,9 @@ class GpuHealth:
             last = self.memory.errors.get(sample.uuid)
             times = last.times + 1 if last and mono_s - last.at_s < ERROR_CLEAN_MAX_S else 1
             pause_s = min(self._rules.error_clean_s * 2 ** min(times - 1, 16), ERROR_CLEAN_MAX_S)
+            drains = self._drains(sample, found) or (last is not None and last.drains and mono_s < last.until_s)
             self.memory.errors[sample.uuid] = GpuError(
-                kind=found[0], reason=found[1], at_s=mono_s, until_s=mono_s + pause_s, times=times
+                kind=found[0], reason=found[1], at_s=mono_s, until_s=mono_s + pause_s, times=times, drains=drains
             )
         return found
 
@@ -236,14 +240,14 @@ class GpuHealth:
         if known is None:
             return
         self._clean[uuid] = self._clean.get(uuid, 0) + 1
-        waits = error is not None and mono_s < error.until_s
-        if known.kind in _DIRT and not waits:
-            del self.memory.conditions[uuid]
-        elif error is not None and waits:
+        waits = error if error is not None and mono_s < error.until_s else None
+        if waits is not None and (waits.drains or known.state is HealthState.SUSPECT):
             if known.state is not HealthState.SUSPECT:
-                self._put(sample, HealthState.REPAIRING, (error.kind, error.reason), now)
-        elif self._clean[uuid] >= CLEAN_LOOKS:
+                self._put(sample, HealthState.REPAIRING, (waits.kind, waits.reason), now)
+        elif known.kind in _DIRT or self._clean[uuid] >= CLEAN_LOOKS:
             del self.memory.conditions[uuid]
+            if waits is not None:
+                self._put(sample, HealthState.SUSPECT, (waits.kind, waits.reason), now)
         elif known.state is HealthState.DRAINED:
             self._put(sample, HealthState.REPAIRING, (known.kind, known.reason), now)
 
