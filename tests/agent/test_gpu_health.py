@@ -108,6 +108,8 @@ def test_a_warm_gpu_is_suspect_until_it_is_clearly_cooler_and_no_numbers_move_it
     assert node.look(replace(WELL, temperature_c=86), OTHER) == ["0 suspect warm"]
     assert node.look(cooler, OTHER, times=CLEAN_LOOKS) == []
     assert Node(hot_c=0).look(replace(WELL, temperature_c=99), OTHER) == []
+    unknown = replace(WELL, temperature_c=None), replace(OTHER, temperature_c=None)
+    assert Node(hot_c=4).look(*unknown) == [], "what isn't told is no temperature"
 
 
 def test_a_warm_gpu_comes_back_clean_as_soon_as_any_other() -> None:

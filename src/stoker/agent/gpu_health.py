@@ -200,12 +200,16 @@ class GpuHealth:
         """What is wrong with it now, the gravest first."""
         if sample.fault:
             return HealthKind.LOST, sample.fault
-        hot_c, is_hot = self._rules.hot_c, self._kind(sample.uuid) is HealthKind.HOT
-        if hot_c and (sample.temperature_c or 0) >= (hot_c - COOLER_C if is_hot else hot_c):
-            return HealthKind.HOT, f"it has {sample.temperature_c} C; {hot_c} are too hot"
+        hot_c, kind = self._rules.hot_c, self._kind(sample.uuid)
+        celsius = sample.temperature_c if hot_c else None
+        if celsius is not None and celsius >= (hot_c - COOLER_C if kind is HealthKind.HOT else hot_c):
+            return HealthKind.HOT, f"it has {celsius} C; {hot_c} are too hot"
         dirt = None if is_held else self.dirt_of(sample)
-        is_warm = self._kind(sample.uuid) is HealthKind.WARM
-        if dirt is None and hot_c and (sample.temperature_c or 0) >= hot_c - (COOLER_C if is_warm else HEADROOM_C):
+        if (
+            dirt is None
+            and celsius is not None
+            and celsius >= hot_c - (COOLER_C if kind is HealthKind.WARM else HEADROOM_C)
+        ):
             return HealthKind.WARM, f"it is near {hot_c} C, from which on it is too hot for new work"
         return dirt
 
