@@ -9,11 +9,11 @@ from starlette.types import Scope
 
 from stoker.brain.domain.errors import Refusal
 from stoker.control.control_plane import ControlPlane
-from stoker.web import cluster, job, queue, sign_in, ticks
+from stoker.web import activity, cluster, control_planes, job, node, queue, sign_in, submit, tenant, ticks, timeline
 from stoker.web.assets import PREFIX
 from stoker.web.site import Site
 
-_NOUNS = (cluster, queue, job, sign_in, ticks)
+_NOUNS = (cluster, queue, job, submit, node, tenant, timeline, activity, control_planes, sign_in, ticks)
 
 
 class WebPages:

@@ -17,7 +17,6 @@ from stoker.web.site import Context, Site
 from stoker.wire import endpoints
 from stoker.wire.rest.audit import JobEventsView
 from stoker.wire.rest.job import AttemptView, JobsView, JobView
-from stoker.wire.rest.view import iso
 
 RANKS_MAX: Final = 64
 """Shown of each attempt; the rest is counted."""
@@ -39,7 +38,7 @@ def routes(site: Site) -> list[Route]:
         return {
             "job": job,
             "final": job.state in FINAL,
-            "bars": attempt_bars(job, iso(site.control.committer.now())),
+            "bars": attempt_bars(job, site.now),
             "command": command_line(job.command),
             "members": members,
             "again": again_body(job),
@@ -48,7 +47,11 @@ def routes(site: Site) -> list[Route]:
         }
 
     async def why(request: Request) -> Context:
-        return {"why": await site.ask(request, endpoints.WHY, job_id=request.path_params["job_id"])}
+        job_id = request.path_params["job_id"]
+        try:
+            return {"why": await site.ask(request, endpoints.WHY, job_id=job_id), "refusal": None, "job_id": job_id}
+        except StokerError as fault:
+            return {"why": None, "refusal": fault.refusal, "job_id": job_id}
 
     return [
         site.page("/jobs/{job_id}", "job.html", "queue", show),

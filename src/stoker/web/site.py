@@ -10,6 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final
 from urllib.parse import quote
 
+import msgspec
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
@@ -49,6 +50,11 @@ class Site:
         self._templates = Templates(asset=self.assets.url, version=PRODUCT)
         self._shared: dict[tuple[object, ...], tuple[float, asyncio.Task[bytes]]] = {}
 
+    @property
+    def now(self) -> str:
+        """Return the control plane's time, as REST writes it."""
+        return iso(self.control.committer.now())
+
     async def ask(
         self, request: Request, endpoint: Endpoint[Answer], query: Mapping[str, str] | None = None, **path_params: str
     ) -> Answer:
@@ -70,6 +76,18 @@ class Site:
             except StokerError as fault:
                 return self.refused(request.scope, fault.refusal, caller_of(request))
             return Response(content, headers=HEADERS, media_type="text/html")
+
+        return Route(path, answer, methods=["GET"])
+
+    def data(self, path: str, show: Callable[[Request], Awaitable[msgspec.Struct]]) -> Route:
+        """Return the route of what a page's script draws, as JSON; a refusal is one of REST."""
+
+        async def draw(request: Request) -> bytes:
+            return msgspec.json.encode(await show(request))
+
+        async def answer(request: Request) -> Response:
+            content = await self._once(request, draw)
+            return Response(content, headers=HEADERS, media_type="application/json")
 
         return Route(path, answer, methods=["GET"])
 
@@ -130,7 +148,7 @@ class Site:
             "csrf": csrf_of(text) if text else "",
             "has_session": bool(text),
             "cluster_id": state.cluster_id,
-            "now": iso(self.control.committer.now()),
+            "now": self.now,
             "simulated": reader is not None and any(node.inventory.simulated for node in known_nodes(state)),
             "standby": pair.view() if reader is not None and pair is not None and pair.follows else None,
         }

@@ -69,7 +69,7 @@ function stale(text, href) {
 
 // -- REST ---------------------------------------------------------------------------------------------------------------
 
-export async function rest(method, path, body) {
+export async function rest(method, path, body, headers = {}) {
   // Returns the answer; throws an Error whose message is the refusal's.
   let answer;
   try {
@@ -79,6 +79,7 @@ export async function rest(method, path, body) {
         Accept: "application/json",
         ...(method === "GET" ? {} : { "Stoker-CSRF": csrf }),
         ...(body === undefined ? {} : { "Content-Type": "application/json" }),
+        ...headers,
       },
       body: body === undefined ? undefined : JSON.stringify(body),
     });
@@ -288,3 +289,5 @@ function step(by) {
 }
 
 tellTimes();
+// On a phone the pages are a strip that is moved sideways.
+document.querySelector("nav [aria-current]")?.scrollIntoView({ inline: "center", block: "nearest" });
