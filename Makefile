@@ -70,7 +70,7 @@ coverage: setup-dev
 	@$(PY) -m pytest -q -n $(WORKERS) --dist worksteal --cov --cov-report=term-missing:skip-covered $(ARGS)
 
 ## make bench      measures what users wait for, each figure beside its floor (BENCHES="start_latency" for one)
-BENCHES ?= commands start_latency first_prompt throughput submissions scale stalls idle_agents append decide replication take_over hostile jct
+BENCHES ?= commands start_latency first_prompt throughput submissions scale stalls idle_agents append decide replication take_over hostile jct containers
 bench: setup-dev
 	@failed=; for each in $(BENCHES); do echo "# $$each"; $(PY) -m benchmarks.$$each $(ARGS) || failed="$$failed $$each"; done; \
 		[ -z "$$failed" ] || { echo "make bench: failed:$$failed" >&2; exit 1; }

@@ -17,7 +17,9 @@ from pathlib import Path
 
 from benchmarks.sharing import NOBODY, Access, make_alone, share
 from stoker.agent.runner.guard import PROCESS_NAME
+from stoker.agent.runner.process import fork_server
 
+FORK_SERVER = fork_server.PROCESS_NAME.decode()
 START_S_MAX = 120.0
 
 
@@ -61,7 +63,7 @@ class Up:
             status = self.get("cluster/status")
             if not status["pending_jobs"] and not status["running_jobs"] and not status.get("live_jobs", 0):
                 return
-            time.sleep(0.02)
+            time.sleep(0.1)  # each question costs the control plane as much as a job does
         raise TimeoutError(f"jobs still go on after {seconds_max} s: {self.get('cluster/status')}")
 
 
@@ -117,7 +119,7 @@ def fsyncs_per_second(folder: Path, seconds: float = 0.5) -> float:
 def tree_rss_mib(root: int) -> dict[str, list[float]]:
     """Resident MiB of the processes of a `stoker up`, by what they are. Runners are found by their command line,
     since they leave their parent on purpose."""
-    found: dict[str, list[float]] = {"control": [], "agent": [], "runner": [], "guard": []}
+    found: dict[str, list[float]] = {"control": [], "agent": [], "runner": [], "guard": [], "fork server": []}
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
@@ -132,6 +134,8 @@ def tree_rss_mib(root: int) -> dict[str, list[float]]:
             found["control"].append(mib)
         elif b"stoker.agent.runner" in argv:
             found["guard" if name == PROCESS_NAME else "runner"].append(mib)
+        elif name == FORK_SERVER:
+            found["fork server"].append(mib)
         elif b"agent" in argv and b"stoker" in argv:
             found["agent"].append(mib)
     return found

@@ -99,11 +99,25 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Whatever lies under tests/real is marked so, and `-m "not real"` leaves it out."""
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Generator[None]:
+    """Whatever lies under tests/real is marked so, and `-m "not real"` leaves it out. Among heavy tests each worker
+    begins with one of those that may take longest, so that in the end not all wait for one of them."""
     for item in items:
         if "tests/real/" in item.path.as_posix():
             item.add_marker(pytest.mark.real)
+    yield
+    workers = getattr(config, "workerinput", {}).get("workercount", 1)
+    if workers > 1 and any(item.get_closest_marker("heavy") for item in items):
+        longest_first = sorted(items, key=lambda item: -_seconds_allowed(item))
+        # One after the other, of as many each as xdist gives to a worker: the first of them get fewer.
+        items[:] = [item for worker in reversed(range(workers)) for item in longest_first[worker::workers]]
+
+
+def _seconds_allowed(item: pytest.Item) -> float:
+    """To a heavy test; 0 = it isn't heavy, or has no limit of its own."""
+    limit = item.get_closest_marker("timeout") if item.get_closest_marker("heavy") else None
+    return float(limit.args[0]) if limit and limit.args else 0.0
 
 
 @pytest.fixture(autouse=True)

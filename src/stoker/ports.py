@@ -380,7 +380,6 @@ class HistoryCopy(Protocol):
     def size(self) -> int: ...
     @property
     def sha256(self) -> str: ...
-
     async def read(self) -> bytes:
         """The next bytes; none are left when it is empty. Raises: HistoryFailed."""
 
@@ -413,10 +412,7 @@ class ReceivedBackup(NamedTuple):
 
 
 class Incoming(Protocol):
-    """Another log, put together beside the present one from a backup.
-
-    Each method raises LogFailed when it can't be kept.
-    """
+    """Another log, put together beside the present one from a backup; LogFailed says that it can't be kept."""
 
     async def begin(self) -> None:
         """Anew: whatever an earlier attempt left is gone."""
@@ -471,6 +467,10 @@ class ProbedGpu(msgspec.Struct, frozen=True, kw_only=True):
     device: str = ""
     numa_node: int = -1
     """PCI address; device node and NUMA node where they aren't to be found by it."""
+    parent: GpuUuid = GpuUuid("")
+    gpu_instance: int = -1
+    compute_instance: int = -1
+    """Of a MIG instance: the UUID of its GPU, and its ids in the driver (-1 = they aren't told)."""
 
 
 class GpuFault(msgspec.Struct, frozen=True, kw_only=True):
@@ -481,7 +481,7 @@ class GpuFault(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProbeResult(msgspec.Struct, frozen=True, kw_only=True):
-    """GPUs that a probe found, in PCI order, with unique `uuid`s."""
+    """GPUs that a probe found, in PCI order, with unique `uuid`s; MIG instances last, and not their GPUs."""
 
     gpus: tuple[ProbedGpu, ...]
     faults: tuple[GpuFault, ...] = ()

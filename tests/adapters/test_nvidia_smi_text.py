@@ -5,7 +5,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from stoker.adapters.gpu_probe.devices import parse_visible
-from stoker.adapters.gpu_probe.nvidia_smi_text import count_migs, parse_query
+from stoker.adapters.gpu_probe.nvidia_smi_text import count_migs, parse_figures, parse_processes, parse_query
+from stoker.brain.domain.ids import GpuUuid
 
 A = "0, GPU-aaaaaaaa-0000-0000-0000-000000000000, Tesla V100-SXM2-32GB, 32768, 10, 3, 35, 52.41, 00000000:06:00.0"
 B = "1, GPU-bbbbbbbb-0000-0000-0000-000000000000, Tesla V100-SXM2-32GB, 32768, 20, 4, 36, 53.99, 00000000:0A:00.0"
@@ -222,3 +223,45 @@ def test_a_listing_with_noise_and_odd_names_is_read() -> None:
 def test_visible_devices_are_read_as_cuda_reads_them(text: str | None, visible: tuple[int | str, ...] | None) -> None:
     """Rows 50 and 51: int() of a MIG UUID ended the server."""
     assert parse_visible(text) == visible
+
+
+FIGURES_TOLD = """\
+0, GPU-a, 1000, 57, 55, 123.45, 4, Disabled
+1, GPU-b, [N/A], [Not Supported], N/A, [N/A], [N/A], [N/A]
+2, GPU-c, 0, 0, 30, 40, 0, Enabled
+3, [GPU is lost], [GPU is lost], [GPU is lost], [GPU is lost], [GPU is lost], [GPU is lost], [GPU is lost]
+"""
+
+
+def test_figures_are_read_and_what_the_driver_will_not_tell_is_unknown() -> None:
+    found = parse_figures(FIGURES_TOLD, {3: GpuUuid("GPU-d")})
+    a, b, d = found.samples
+    assert (a.memory_used_mb, a.utilization_percent, a.temperature_c, a.power_mw, a.ecc_errors) == (
+        1_000,
+        57,
+        55,
+        123_450,
+        4,
+    )
+    assert (b.uuid, b.memory_used_mb, b.utilization_percent, b.power_mw, b.ecc_errors) == ("GPU-b", *[None] * 4)
+    assert (d.uuid, d.fault) == ("GPU-d", "[GPU is lost]")
+    assert found.divided == ("GPU-c",), "figures of MIG instances aren't told"
+
+
+def test_an_old_driver_tells_fewer_figures() -> None:
+    (only,) = parse_figures("0, GPU-a, 1000, 57, 55, 123.45", {}).samples
+    assert (only.power_mw, only.ecc_errors) == (123_450, None)
+
+
+def test_processes_belong_to_their_gpu_and_nonsense_to_none() -> None:
+    samples = parse_figures(FIGURES_TOLD, {}).samples
+    told = "GPU-a, 12, 100\nGPU-a, 13, [N/A]\nGPU-x, 14, 1\nnonsense\nGPU-b, x, 2\n"
+    a, b, d = parse_processes(told, samples)
+    assert [(each.pid, each.memory_mb) for each in a.processes or ()] == [(12, 100), (13, None)]
+    assert (b.processes, d.processes) == ((), None)
+    assert [each.processes for each in parse_processes(None, samples)] == [None] * 3
+
+
+@given(st.text(), st.integers(0, 200))
+def test_no_text_at_all_makes_the_reading_of_figures_fail(text: str, cut_at: int) -> None:
+    parse_processes(text, parse_figures(f"{FIGURES_TOLD[:cut_at]}{text}", {}).samples)

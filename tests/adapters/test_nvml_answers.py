@@ -21,7 +21,7 @@ def gpu(index: int, **changed: object) -> dict[str, object]:
         "name": ("NVIDIA H100 80GB HBM3", ""),
         "bus": (f"00000000:{index:02X}:00.0", ""),
         "memory": (81_559 * MIB, ""),
-        "migs": (3, "Not Supported"),
+        "mig": (3, "Not Supported"),
     }
     return values | changed
 
@@ -40,18 +40,18 @@ def test_every_value_of_a_plain_gpu_is_read() -> None:
     (found,) = reading.gpus
     assert (found.uuid, found.index, found.model) == ("GPU-0aaaaaaa", 0, "NVIDIA H100 80GB HBM3")
     assert found.memory_mb == 81_559
-    assert (reading.faults, reading.migs, reading.unread) == ((), {}, ())
+    assert (reading.faults, reading.divided, reading.unread) == ((), (), ())
 
 
 def test_no_gpu_is_an_answer() -> None:
-    assert whole() == NvmlReading((), (), {})
+    assert whole() == NvmlReading((), ())
 
 
 @pytest.mark.parametrize(
     ("changed", "error"),
     [
         ({"name": LOST}, "the driver says 'GPU is lost'"),
-        ({"migs": LOST}, "the driver says 'GPU is lost'"),
+        ({"mig": LOST}, "the driver says 'GPU is lost'"),
         ({"memory": (16, "GPU requires restart")}, "the driver says 'GPU requires restart'"),
         ({"handle": LOST}, "the driver says 'GPU is lost'"),
         ({"handle": (4, "Insufficient Permissions")}, "it can't be opened: Insufficient Permissions"),
@@ -76,7 +76,7 @@ def test_a_faulty_gpu_without_an_address_is_named_by_its_index() -> None:
 @pytest.mark.parametrize("code", [3, 4, 13])
 def test_what_the_driver_will_not_tell_is_unknown(code: int) -> None:
     no = (code, "no")
-    (found,) = whole(gpu(7, memory=no, migs=no, bus=no)).gpus
+    (found,) = whole(gpu(7, memory=no, mig=no, bus=no)).gpus
     assert found.memory_mb == 0
 
 
@@ -96,11 +96,52 @@ def test_gpus_are_in_pci_order_and_keep_their_own_index() -> None:
     assert [found.index for found in reading.gpus] == [2, 1, 0]
 
 
-def test_mig_that_is_on_is_told_with_its_instances_and_mig_that_is_off_is_not() -> None:
-    assert whole(gpu(0, migs=(-1, "")), gpu(1, migs=(0, "")), gpu(2, migs=(7, ""))).migs == {
-        "GPU-1aaaaaaa": 0,
-        "GPU-2aaaaaaa": 7,
+def instance(slot: int, **changed: object) -> dict[str, object]:
+    values: dict[str, object] = {
+        "slot": slot,
+        "uuid": (f"MIG-{slot}bbbbbbb", ""),
+        "name": ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", ""),
+        "memory": (9_728 * MIB, ""),
+        "gpu_instance": (slot + 7, ""),
+        "compute_instance": (0, ""),
     }
+    return values | changed
+
+
+def test_n7_mig_instances_are_devices_with_a_parent_and_come_last() -> None:
+    divided = gpu(0, mig=(1, ""), instances=[instance(0), instance(2)])
+    reading = whole(divided, gpu(1, mig=(0, "")), gpu(2, mig=(1, ""), instances=[]))
+    assert [found.index for found in reading.gpus] == [0, 1, 2, 1_000, 1_002]
+    assert reading.divided == ("GPU-0aaaaaaa", "GPU-2aaaaaaa")
+    last = reading.gpus[-1]
+    assert (last.uuid, last.parent, last.bus) == ("MIG-2bbbbbbb", "GPU-0aaaaaaa", "00000000:00:00.0")
+    assert (last.model, last.memory_mb) == ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", 9_728)
+    assert (last.gpu_instance, last.compute_instance) == (9, 0)
+
+
+@pytest.mark.parametrize(
+    ("changed", "profile"),
+    [
+        ({"name": ("NVIDIA A100-SXM4-40GB MIG 1c.3g.20gb", "")}, "1c.3g.20gb"),
+        ({"name": ("H100", ""), "slices": ((1, 1, 9_728), "")}, "1g.10gb"),
+        ({"name": (3, "Not Supported"), "slices": ((3, 3, 40_192), "")}, "3g.40gb"),
+        ({"name": ("", ""), "slices": ((1, 2, 19_968), "")}, "1c.2g.20gb"),
+        ({"name": ("", ""), "slices": (3, "Not Supported")}, "unknown"),
+    ],
+)
+def test_n7_the_profile_is_the_drivers_or_made_of_its_slices(changed: dict[str, object], profile: str) -> None:
+    (_, found) = whole(gpu(0, mig=(1, ""), instances=[instance(0, **changed)])).gpus
+    assert found.model == f"NVIDIA H100 80GB HBM3 MIG {profile}"
+
+
+def test_n7_an_instance_that_cannot_be_read_is_a_fault_and_hides_no_other() -> None:
+    bad = [instance(0, uuid=(2, "Invalid Argument")), instance(1), instance(2, uuid=("MIG-1bbbbbbb", ""))]
+    reading = whole(gpu(0, mig=(1, ""), instances=bad))
+    assert [found.index for found in reading.gpus] == [0, 1_001]
+    assert faults(reading) == [
+        "GPU 0:0: its MIG instance can't be used: Invalid Argument",
+        "GPU 0:2: its MIG instance can't be used: its UUID is 'MIG-1bbbbbbb'",
+    ]
 
 
 def test_an_answer_that_ends_in_its_middle_is_the_fault_of_the_gpu_that_was_asked_last() -> None:

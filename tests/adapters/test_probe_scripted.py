@@ -55,6 +55,59 @@ def test_uuids_follow_from_node_and_index_alone(tmp_path: Path) -> None:
     assert [len(part) for part in first.gpus[0].uuid.split("-")] == [3, 8, 4, 4, 4, 12]
 
 
+MIG = """\
+gpus:
+  - {model: H100, memory_mb: 81559, mig: [1g.10gb, 3g.40gb]}
+  - {model: H100, memory_mb: 81559}
+  - {model: H100, memory_mb: 81559, mig: []}
+faults:
+  - {kind: xid, gpu: 0, code: 94, mig: 1}
+  - {kind: ecc, gpu: 0}
+  - {kind: lost, gpu: 0, mig: 0, at_s: 10, for_s: 10}
+  - {kind: lost, gpu: 0, at_s: 30}
+"""
+
+
+def test_a_gpu_of_a_script_may_be_divided_and_its_faults_are_those_of_its_instances(tmp_path: Path) -> None:
+    path = tmp_path / "gpus.yaml"
+    path.write_text(MIG)
+    devices = scripted_devices(path, "node-a")
+    now = [Mono(0.0)]
+    devices._mono, devices._began = (lambda: now[0]), Mono(0.0)
+    found = devices.probe()
+    assert [(gpu.index, gpu.model, gpu.memory_mb) for gpu in found.gpus] == [
+        (1, "H100", 81_559),
+        (1_000, "H100 MIG 1g.10gb", 10_240),
+        (1_001, "H100 MIG 3g.40gb", 40_960),
+    ]
+    assert {gpu.parent for gpu in found.gpus} == {"", scripted_uuid("node-a", 0)}
+    assert found.gpus[1].uuid.startswith("MIG-")
+    assert [fault.where for fault in found.faults] == [scripted_uuid("node-a", 2)]
+    assert found.cpus == 12
+    _, first, other = devices().samples
+    assert (first.xids, other.xids, first.ecc_errors, other.ecc_errors) == ((), (94,), 1, 1)
+    assert (first.utilization_percent, devices().divided) == (None, (scripted_uuid("node-a", 0),))
+    now[0] = Mono(15.0)
+    assert [sample.index for sample in devices().samples] == [1, 1_001], "it was taken away, which is no fault"
+    assert [len(devices.probe().gpus), len(devices.probe().faults)] == [2, 1]
+    now[0] = Mono(31.0)
+    assert [bool(sample.fault) for sample in devices().samples] == [False, True, True]
+    assert [len(devices.probe().gpus), len(devices.probe().faults)] == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("line", "error"),
+    [
+        ("gpus: [{model: A, memory_mb: 1, mig: [large]}]", "mig: 'large' is no profile, such as 1g.10gb"),
+        ("gpus: [{model: A, memory_mb: 1, mig: 1g.10gb}]", "mig is a list"),
+        (f"gpus: [{{model: A, memory_mb: 1, mig: [{', '.join(['1g.5gb'] * 8)}]}}]", "7 instances at most"),
+        ("gpus: [{model: A, memory_mb: 1}]\nfaults: [{kind: lost, gpu: 0, mig: 0}]", "GPU 0 has no instance 0"),
+    ],
+)
+def test_a_division_that_cannot_be_is_refused(tmp_path: Path, line: str, error: str) -> None:
+    assert error in refused(tmp_path, line)
+
+
 def test_a_script_without_gpus_is_a_node_without_gpus(tmp_path: Path) -> None:
     assert probed(tmp_path, "gpus: []\ncpus: 2\n").gpus == ()
     assert probed(tmp_path, "gpus:\ncpus: 2\n").gpus == ()

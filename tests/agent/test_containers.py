@@ -10,6 +10,7 @@ import pytest
 
 from stoker.agent.container_ports import ContainerFault
 from stoker.agent.containers import LOOK_AGAIN_S, LOOK_S, NodeContainers, device_requests
+from stoker.agent.runner.protocol import ENGINE_FAULT
 from stoker.agent.settings import DockerSettings, ExecutorSettings
 from stoker.brain.domain.container import (
     BindMount,
@@ -22,8 +23,9 @@ from stoker.brain.domain.container import (
     PullStep,
 )
 from stoker.brain.domain.instruction import Start, TaskKey
-from stoker.brain.domain.job import EndCause
+from stoker.brain.domain.job import EndCause, TaskEnd
 from stoker.brain.domain.report import Beat
+from stoker.brain.domain.units import Instant
 from tests.agent.twin_runner import TwinRunner
 from tests.agent.twins import Node, key, on_virtual_time, start, stop
 from tests.rig.sim_ports import Notes, SimClock
@@ -47,12 +49,14 @@ class SimEngine:
         return EngineInfo(version="1", architecture="amd64", init=True, in_cgroup=True, root="/images")
 
     async def image(self, name: str) -> LocalImage | None:
+        if self.fault:
+            raise EngineFault(self.fault)
         return LocalImage(architecture=self.images[name], size=7) if name in self.images else None
 
     async def pull(self, image: str) -> AsyncGenerator[PullStep, None]:
         self.pulls += 1
         if image not in self.registry:
-            raise EngineFault("manifest unknown")
+            raise EngineFault("manifest unknown", 500)
         for done in range(4):
             yield PullStep(done << 20, 4 << 20)
             await asyncio.sleep(self.pull_s / 4)
@@ -157,6 +161,31 @@ async def test_an_engine_is_offered_no_longer_after_two_looks_without_an_answer_
 
 
 @story
+async def test_i6_a_start_that_finds_no_engine_has_it_offered_no_longer_at_once_and_is_never_the_jobs_fault(
+    node: NodeContainers, engine: SimEngine
+) -> None:
+    changes: list[str] = []
+    watching = asyncio.ensure_future(node.watch(lambda key: True, lambda: changes.append(node.fault)))
+    await asyncio.sleep(1)
+    engine.fault = "connect: permission denied, or the socket was not found"
+    assert (await fault(node, "here:1")).cause is EndCause.NEVER_STARTED
+    await asyncio.sleep(0)
+    await asyncio.sleep(0.1)
+    assert len(changes) == 1
+    engine.fault = ""
+    await asyncio.sleep(LOOK_AGAIN_S + 1)
+    assert changes[1:] == [""]
+    engine.fault = "gone"
+    lost = TaskEnd(cause=EndCause.NEVER_STARTED, at=Instant(1), error=f"{ENGINE_FAULT}nobody listens")
+    for _ in range(3):
+        node.ended(lost)
+    await asyncio.sleep(0.1)
+    assert "gone" in changes[-1]
+    watching.cancel()
+    await asyncio.wait({watching})
+
+
+@story
 async def test_containers_whose_tasks_are_not_open_are_removed_and_no_others(
     node: NodeContainers, engine: SimEngine
 ) -> None:
@@ -203,6 +232,9 @@ class SlowContainers:
         self.cancelled = 0
 
     def serve(self, cluster_id: str) -> None:
+        return None
+
+    def ended(self, end: TaskEnd) -> None:
         return None
 
     def image_of(self, start: Start) -> str:

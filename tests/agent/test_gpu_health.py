@@ -1,4 +1,4 @@
-"""Rules Q1 to Q8 of `agent/gpu_health.py`: faults 31, 60, 61, 62, 63, 64, 65, 68, 150 and 151."""
+"""Rules Q1 to Q9 of `agent/gpu_health.py`: faults 31, 60, 61, 62, 63, 64, 65, 68, 150 and 151."""
 
 from collections.abc import Collection
 
@@ -177,3 +177,66 @@ def test_a_gpu_that_does_not_answer_where_others_do_is_kept_back_alone_while_no_
     assert node.look(WELL, silent, held=(B,), times=3) == [], "what runs there goes on"
     assert node.look(WELL, silent) == ["1 drained unanswered"]
     assert node.look() == []
+
+
+SLICE = replace(WELL, uuid=GpuUuid("MIG-a"), index=2_000, parent=GpuUuid("GPU-c"))
+
+
+def divided(*samples: GpuSample) -> GpuLook:
+    return GpuLook(samples=(WELL, *samples), divided=(GpuUuid("GPU-c"),))
+
+
+def fold(node: Node, look: GpuLook, held: Collection[GpuUuid] = (), times: int = 1) -> list[str]:
+    for _ in range(times):
+        node.mono_s += 5.0
+        node.health.fold(look, held, Instant(int(node.mono_s * 1_000)), node.mono_s)
+    return node.told
+
+
+def test_q9_a_mig_instance_that_was_taken_away_under_a_task_is_lost_until_that_is_gone_and_then_forgotten() -> None:
+    node = Node()
+    assert fold(node, divided(SLICE), held=(SLICE.uuid,)) == []
+    assert fold(node, divided(), held=(SLICE.uuid,), times=2) == ["2000 drained lost"]
+    assert node.one.ends_work
+    assert fold(node, divided()) == []
+    assert fold(node, divided(), times=5) == []
+
+
+def test_q9_one_that_no_task_had_is_forgotten_at_once_and_so_is_a_gpu_that_was_divided_or_put_together() -> None:
+    node = Node()
+    fold(node, divided(SLICE, replace(SLICE, uuid=GpuUuid("MIG-b"), index=2_001)))
+    assert fold(node, divided(SLICE), times=3) == []
+    whole = replace(WELL, uuid=GpuUuid("GPU-c"), index=1)
+    assert fold(node, GpuLook(samples=(WELL, whole)), times=3) == []
+    assert fold(node, divided(), times=3) == [], "MIG is on again, and nobody has made instances yet"
+
+
+def test_q9_one_that_is_gone_is_lost_for_as_long_as_the_node_offers_it() -> None:
+    """The node learns which GPUs it has by looks of their own: meanwhile nobody gets it."""
+    node = Node()
+    fold(node, divided(SLICE))
+    node.health.offered = (SLICE.uuid,)
+    assert fold(node, divided(), times=9) == ["2000 drained lost"]
+    node.health.offered = ()
+    assert fold(node, divided()) == []
+
+
+def test_q9_what_is_wrong_with_a_gpu_is_wrong_with_each_of_its_instances() -> None:
+    node = Node()
+    other = replace(SLICE, uuid=GpuUuid("MIG-b"), index=2_001)
+    sick = [replace(each, ecc_errors=6) for each in (SLICE, other)]
+    fold(node, divided(SLICE, other))
+    assert fold(node, divided(*sick)) == ["2000 drained ecc", "2001 drained ecc"]
+    lost = [replace(each, fault="GPU is lost") for each in (SLICE, other)]
+    node = Node()
+    fold(node, divided(SLICE, other))
+    assert fold(node, GpuLook(samples=(WELL, *lost)), times=2) == ["2000 drained lost", "2001 drained lost"]
+
+
+def test_q9_what_an_agent_before_this_one_knew_of_an_instance_that_is_gone_is_forgotten() -> None:
+    node = Node()
+    fold(node, divided(SLICE), held=(SLICE.uuid,))
+    fold(node, divided(), held=(SLICE.uuid,), times=2)
+    later = Node(carried_over(node.health.memory, 0.0))
+    assert fold(later, divided(), held=(SLICE.uuid,)) == ["2000 drained lost"]
+    assert fold(later, divided()) == []

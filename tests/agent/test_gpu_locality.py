@@ -64,6 +64,46 @@ def test_g2_while_its_own_device_node_is_not_known_only_what_is_known_to_be_othe
     assert known.placement([B], 1).denied == (ZERO,)
 
 
+def divided(root: Path) -> Path:
+    """`GPU-a`, whose device is nvidia1 (zero), in two instances. Capability 0 divides, 1 watches, 2 to 5 are theirs."""
+    told, caps = machine(root) / "proc/driver/nvidia/capabilities", root / "dev/nvidia-caps"
+    if len(MORE) < 2:
+        pytest.skip("this machine lacks devices to stand for capabilities")
+    caps.mkdir()
+    files = ["mig/config", "mig/monitor", *(f"gpu1/mig/gi{gi}/{each}access" for gi in (7, 8) for each in ("", "ci0/"))]
+    for minor, (name, device) in enumerate(zip(files, DEVICES, strict=True)):
+        (told / name).parent.mkdir(parents=True, exist_ok=True)
+        (told / name).write_text(f"DeviceFileMinor: {minor}\nDeviceFileMode: 292\nDeviceFileModify: 1\n")
+        (caps / f"nvidia-cap{minor}").symlink_to(f"/dev/{device}")
+    return root
+
+
+MORE = [name for name in ("kmsg", "console", "net/tun", "hwrng", "fuse") if Path(f"/dev/{name}").exists()]
+DEVICES = ("random", "urandom", "tty", "ptmx", *MORE[:2])
+
+
+def numbers(*names: str) -> set[tuple[int, int]]:
+    seen = [os.stat(f"/dev/{name}").st_rdev for name in names]
+    return {(os.major(each), os.minor(each)) for each in seen}
+
+
+def test_g5_a_task_with_a_mig_instance_opens_its_gpu_and_its_own_capabilities_and_no_others(tmp_path: Path) -> None:
+    first, second = (gpu(GpuUuid(f"MIG-{gi}"), 0x10, parent=A, gpu_instance=gi, compute_instance=0) for gi in (7, 8))
+    known = locality(divided(tmp_path), first, second, gpu(B, 0x11))
+    assert set(known.placement([first.uuid], 1).denied) == {NULL, FULL, *numbers("random", *MORE[:2])}
+    assert set(known.placement([second.uuid], 1).denied) == {NULL, FULL, *numbers("random", "tty", "ptmx")}
+    assert set(known.placement([B], 1).denied) == {ZERO, FULL, *numbers("random", "tty", "ptmx", *MORE[:2])}
+    assert known.placement([first.uuid], 1).cpus == (HERE[0],), "it is beside the CPUs of its GPU"
+
+
+def test_g5_an_instance_whose_capabilities_are_not_known_is_kept_from_nothing_that_could_be_its_own(
+    tmp_path: Path,
+) -> None:
+    one = gpu(GpuUuid("MIG-9"), 0x10, parent=A, gpu_instance=9, compute_instance=0)
+    known = locality(divided(tmp_path), one, gpu(B, 0x11))
+    assert known.placement([one.uuid], 1).denied == (NULL,)
+
+
 def test_a_gpu_that_is_lost_is_still_denied_to_others(tmp_path: Path) -> None:
     known = locality(machine(tmp_path), gpu(A, 0x10), gpu(B, 0x11))
     known.learn([gpu(A, 0x10)])

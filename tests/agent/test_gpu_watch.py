@@ -1,7 +1,8 @@
-"""Rules W1 to W5 of `agent/machine.py` (faults 45 and 69: the agent comes up before the driver), on virtual time."""
+"""Rules W1 to W6 of `agent/machine.py` (faults 45 and 69: the agent comes up before the driver), on virtual time."""
 
 import asyncio
-from functools import partial
+from collections.abc import Callable, Coroutine
+from functools import partial, wraps
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -11,6 +12,7 @@ from msgspec.structs import replace
 from stoker.agent.known_gpus import KnownGpus
 from stoker.agent.machine import GpuWatch, describe
 from stoker.agent.settings import AgentSettings
+from stoker.brain.domain.health import GpuCondition, HealthKind, HealthState
 from stoker.brain.domain.ids import GpuUuid, NodeName
 from stoker.ports import GpuFault, ProbedGpu, ProbeResult
 from stoker.wire.agent_codec import FAULT_MAX
@@ -53,6 +55,14 @@ def watch(driver: Driver) -> tuple[GpuWatch, Notes]:
 def restarted(driver: Driver, data_dir: Path, **environ: str) -> tuple[GpuWatch, Notes]:
     notes = Notes(SimClock(), "n1")
     return GpuWatch(driver.probe, KnownGpus(data_dir, notes, environ), notes), notes
+
+
+def in_a_folder(story: Callable[[Path], Coroutine[None, None, None]]) -> Callable[[Path], None]:
+    @wraps(story)
+    def test(tmp_path: Path) -> None:
+        run_virtual(partial(story, tmp_path))
+
+    return test
 
 
 @on_virtual_time
@@ -230,3 +240,69 @@ def test_a_disk_that_does_not_take_what_is_known_is_said_once_and_stops_nothing(
 def test_a_script_that_has_fewer_gpus_than_it_had_hides_none(tmp_path: Path) -> None:
     two, one = (replace(found(*names), simulated=True) for names in (("a", "b"), ("a",)))
     assert said_after_restarts(tmp_path, two, one) == (1, "")
+
+
+def divided(*slots: int, fault: str = "") -> ProbeResult:
+    """A whole GPU, and one with instances in these slots."""
+    instances = tuple(
+        ProbedGpu(
+            uuid=GpuUuid(f"MIG-{slot}"), index=2_000 + slot, model="V MIG 1g", memory_mb=1, parent=GpuUuid("GPU-1")
+        )
+        for slot in slots
+    )
+    whole = found("GPU-0")
+    faults = (GpuFault(where="GPU-1", error=fault),) if fault else ()
+    return replace(whole, gpus=(*whole.gpus, *instances), faults=faults)
+
+
+@in_a_folder
+async def test_w6_instances_that_are_divided_anew_leave_no_fault_behind(tmp_path: Path) -> None:
+    """Fault 70: fewer of them than before need nobody's hand."""
+    looks = [found("GPU-0", "GPU-1"), divided(0, 1, 2, 3), divided(0, 4), found("GPU-0", "GPU-1")]
+    gpus, notes = restarted(Driver(*[look for look in looks for _ in range(2)]), tmp_path)
+    for look in looks:
+        await gpus.look()
+        assert (await gpus.look()).faults == ()
+        assert gpus.offered == look
+    assert notes.lines == []
+    anew, _ = restarted(Driver(found("GPU-0", "GPU-1")), tmp_path)
+    assert (await anew.look()).faults == ()
+
+
+@in_a_folder
+async def test_w6_while_a_gpu_has_no_instance_at_all_those_it_had_are_waited_for_by_its_fault_alone(
+    tmp_path: Path,
+) -> None:
+    gpus, _ = restarted(Driver(divided(0, 1), divided(fault="no instance")), tmp_path)
+    await gpus.look()
+    anew, _ = restarted(Driver(divided(fault="no instance"), divided(0, 1)), tmp_path)
+    assert [fault.where for fault in (await anew.look()).faults] == ["GPU-1"]
+    assert (await anew.look()).faults == ()
+    assert len(anew.offered.gpus) == 3
+
+
+@in_a_folder
+async def test_w6_an_instance_that_is_gone_with_its_gpu_is_a_fault(tmp_path: Path) -> None:
+    gpus, _ = restarted(Driver(divided(0), found("GPU-0")), tmp_path)
+    for _ in range(3):
+        await gpus.look()
+    assert [(fault.where, fault.error) for fault in gpus.offered.faults] == [("GPU 1:0", GONE.format("MIG-0"))]
+
+
+def test_an_instance_that_is_lost_under_a_task_stays_known_to_the_cluster() -> None:
+    lost = GpuCondition(
+        uuid=GpuUuid("MIG-7"), index=2_007, state=HealthState.DRAINED, kind=HealthKind.LOST, reason="it isn't listed"
+    )
+    told = describe(AgentSettings(), NodeName("n1"), "uid", divided(0), "1", [lost]).inventory
+    assert (len(told.gpus), told.gpus[-1].parent) == (2, "GPU-1")
+    assert told.gpu_fault == "MIG-7: drained: it isn't listed"
+
+
+@on_virtual_time
+async def test_gpus_that_the_environment_hides_are_said_once() -> None:
+    """Else a node with CUDA_VISIBLE_DEVICES= in its unit offers none, and its log has no reason."""
+    gpus, notes = watch(Driver(ProbeResult(gpus=(), hidden="CUDA_VISIBLE_DEVICES='': none is offered")))
+    for _ in range(3):
+        await gpus.look()
+    assert len(notes.lines) == 1
+    assert "CUDA_VISIBLE_DEVICES=''" in notes.lines[0]

@@ -19,6 +19,7 @@ DECIDE = ("--nodes", "40", "--gangs", "60", "--quick")
 TINY = {
     "append": ("--seconds", "0.05", "--jobs", "2000"),
     "commands": ("--runs", "1"),
+    "containers": ("--rounds", "1", "--jobs", "2", "--running", "1", "--beside", "2"),
     "decide": DECIDE,
     "first_prompt": ("--rounds", "1"),
     "hostile": ("--seconds", "1", "--mib", "2"),

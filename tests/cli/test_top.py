@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 from textual.events import Key
 from textual.pilot import Pilot
+from textual.widgets import Input
 
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.lifecycle import JobState
@@ -223,9 +224,13 @@ async def test_keys_that_come_faster_than_something_closes_close_nothing_else(op
 
 async def test_a_filter_leaves_only_jobs_with_its_words_and_escape_shows_all_again() -> None:
     async with seat(Cluster()) as person:
+        field = person.app.query_one(Input)
+        assert not field.display
         await person.press("slash", *"urg")
+        assert field.display, "what is typed is seen"
         assert "─ jobs (1) with: urg ─" in person.text
         await person.press("enter")
+        assert not field.display
         assert person.app.query_one("#jobs", RowList).key == "9"
         await person.press("slash", *"x")
         assert "no job here has the words: urgx" in person.text

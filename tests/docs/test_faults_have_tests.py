@@ -19,6 +19,7 @@ FAMILIES = {
     "cancel that doesn't stop": (25, 26, 27, 28, 30, 31, 32),
     "restarts and short cuts": (34, 35, 37, 38, 39, 40, 41, 42, 43, 45, 46),
     "identity of devices": (47, 48, 50, 51, 52, 54, 55, 56, 57, 59),
+    "sick devices": (60, 61, 62, 63, 64, 65, 66, 68, 69, 70, 72),
     "gangs": (73, 74, 75, 76, 77, 78, 79),
     "preemption": (81, 82, 83, 85, 86, 87, 89, 90, 91, 92, 93, 95, 96),
     "starvation": (97, 98, 99, 101, 102),
@@ -29,6 +30,11 @@ FAMILIES = {
     "trouble with the store": (124, 125, 128, 129, 130),
     "arrays": (137, 138, 139, 141),
     "rendezvous ports": (147, 148),
+    "foreign memory": (150, 151, 153),
+    "black holes": (154, 155),
+    "idle holders, lists, topology, text and serving": (
+        *(157, 158, 159, 161, 162, 163, 164, 165, 167, 169, 170, 171, 172),
+    ),
 }
 
 
@@ -63,4 +69,4 @@ def test_every_fault_of_the_families_that_concern_jobs_agents_and_gpus_has_a_row
 
 def test_what_is_left_for_later_says_which_capability_it_waits_for() -> None:
     waits = {row.rsplit(": ", 1)[1] for row in ROWS if ": later: " in row}
-    assert waits <= {"services", "containers", "health", "slurm", "suspend"}
+    assert waits <= {"services", "slurm", "suspend", "kubernetes", "topology", "idle jobs"}

@@ -228,6 +228,23 @@ async def test_a_failed_member_stops_the_others() -> None:
         assert (s.job(job).state, s.job(job).exit_code) == (JobState.FAILED, 1)
 
 
+@virtual
+async def test_a_stop_reaches_the_agent_that_has_the_task_and_no_other_on_that_machine() -> None:
+    """Fault 172."""
+    async with stage() as s:
+        first, second = await s.join("n1", 1), await s.join("n2", 1)
+        jobs = [await s.submit(gpus=1) for _ in range(2)]
+        await s.until(lambda: bool(first.starts and second.starts))
+        for player in (first, second):
+            await player.say_started(player.starts[0].key)
+        stopped = first.starts[0].key.job
+        assert stopped in jobs
+        await s.cancel(stopped)
+        await s.until(lambda: bool(first.stops))
+        await s.pause(6)
+        assert ([stop.key.job for stop in first.stops], second.stops) == ([stopped], [])
+
+
 async def _first_start(s: Stage, first: Player, second: Player) -> Start:
     await s.until(lambda: bool(first.starts or second.starts))
     return (first.starts or second.starts)[0]

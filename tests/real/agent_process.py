@@ -10,17 +10,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
-from tests.real.control_process import ControlProcess
+from tests.real.control_process import ControlProcess, pause
 from tests.real.forks import Started, started
 
 WAIT_S_MAX: Final = 30.0
 
 
 def until(true: Callable[[], object], what: str, within_s: float = WAIT_S_MAX) -> None:
-    deadline = time.monotonic() + within_s
+    began = time.monotonic()
     while not true():
-        assert time.monotonic() < deadline, f"{what}: not within {within_s} s"
-        time.sleep(0.02)
+        assert time.monotonic() < began + within_s, f"{what}: not within {within_s} s"
+        pause(began)
 
 
 class AgentProcess:

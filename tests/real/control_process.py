@@ -65,6 +65,12 @@ def free_port() -> int:
         return port
 
 
+def pause(since_s: float) -> None:
+    """Before one looks again for what one has looked for since then: a look costs CPU that what is waited for may need,
+    and a twentieth more of a wait is little."""
+    time.sleep(min(max((time.monotonic() - since_s) / 20, 0.01), 0.2))
+
+
 class ControlProcess:
     """Started by `start`, ended by the test or on exit."""
 

@@ -20,7 +20,7 @@ START_S_MAX: Final = 60.0
 _BUSYBOX: Final = ("/bin/busybox", "/usr/bin/busybox")
 _APPLETS: Final = (
     "cat", "echo", "env", "false", "head", "id", "ls", "mkdir", "nproc", "pwd", "seq", "sh", "sleep", "stat", "touch",
-    "tr", "true", "wc", "dd", "kill", "ps", "ip",
+    "tr", "true", "wc", "dd", "kill", "ps", "ip", "stty", "grep", "sort", "uniq", "setsid", "nohup",
 )  # fmt: skip
 
 
@@ -157,9 +157,9 @@ def podman_engine() -> Iterator[Daemon]:
 
 
 @contextmanager
-def docker_engine() -> Iterator[Daemon]:
+def docker_engine(within: str | None = None) -> Iterator[Daemon]:
     """A dockerd with the image, ended and cleaned up afterwards."""
-    with _engine(Daemon(Path(tempfile.mkdtemp(prefix="stoker-docker-")))) as daemon:
+    with _engine(Daemon(Path(tempfile.mkdtemp(prefix="stoker-docker-", dir=within)))) as daemon:
         yield daemon
 
 

@@ -3,10 +3,13 @@ a start costs, half a second for a control plane.
 
 A program begun so is a process with environment, folder, streams and limits of its own, and ends as any other does.
 What an interpreter reads when it starts can't be given to it: who asks for that, or for the interpreter's options, gets
-a process from scratch. So does what is started otherwise, as agents of `stoker up` and runners are; outside of tests
-everything does, for there something may be measured. Shell scripts have a program `stoker` that asks for a fork.
+a process from scratch. So does what is started otherwise, as runners are; outside of tests everything does, for there
+something may be measured. Shell scripts have a program `stoker` that asks for a fork, and `stoker up` may have a
+process at its side that forks its agents.
 """
 
+import atexit
+import ctypes
 import json
 import os
 import resource
@@ -18,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -26,12 +30,15 @@ from typing import IO, Any, Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 SRC: Final = ROOT / "src"
-IMPORTED: Final = ("stoker.live.main", "stoker.agent.main", "stoker.cli.main", "stoker.wire.client")
+IMPORTED: Final = ("stoker.live.main", "stoker.agent.main", "stoker.cli.main")
+COMMANDS: Final = ("stoker.cli.commands", "stoker.cli.display", "stoker.wire.client")
+"""Packages whose modules are imported when one is first needed: a fork would import them each time."""
 OURS: Final = dict(os.environ)
 """Environment of the process that forks: what a test sets meanwhile isn't in it."""
 OF_THE_START: Final = ("PYTHON", "LC_", "LD_")
 """How variables begin that are read when an interpreter starts; `LANG`, `LANGUAGE` and `TZ` are such too."""
 MESSAGE_BYTES_MAX: Final = 200_000
+_PR_SET_CHILD_SUBREAPER: Final = 36
 
 
 class Fork:
@@ -84,14 +91,16 @@ def started(  # noqa: PLR0913  # what of Popen's is used
     limits: Mapping[int, int] | None = None,
     new_session: bool = False,
     from_scratch: bool = False,
+    forks: bool = False,
 ) -> Started:
     """`[sys.executable, "-m", "stoker", ...]` or `[sys.executable, "-c", PROGRAM, ...]`, started, with nothing to read.
 
-    `limits`: as `ulimit` sets them, by their numbers in `resource`.
+    `limits`: as `ulimit` sets them, by their numbers in `resource`. `forks`: the `stoker` programs that it starts are
+    forks as well, which nobody knows by their command line.
     """
     environ = dict(os.environ if env is None else env)
     request: dict[str, object] = {"words": list(words[1:]), "env": environ, "cwd": str(cwd or Path.cwd())}
-    request |= {"limits": list((limits or {}).items()), "new_session": new_session}
+    request |= {"limits": list((limits or {}).items()), "new_session": new_session, "forks": forks}
     if can_be_forked(words, environ) and not from_scratch:
         return _NURSERY.started(request, out, err or out)
     return subprocess.Popen(
@@ -243,16 +252,20 @@ def serve(asked: socket.socket) -> dict[str, Any]:
                 os._exit(0)  # what it forked goes on, as it would without us
             pid = os.fork()
             if not pid:
-                for number, stream in enumerate(streams[:3]):
-                    os.dup2(stream, number)
-                os.closerange(3, 1_024)
-                told_request: dict[str, Any] = json.loads(message)
-                return told_request
+                return _request_of_a_fork(message, streams)
             told = socket.socket(fileno=streams[3])
             for stream in streams[:3]:
                 os.close(stream)
             running[os.pidfd_open(pid)] = pid, told
             _tell(told, pid)
+
+
+def _request_of_a_fork(message: bytes, streams: Sequence[int]) -> dict[str, Any]:
+    for number, stream in enumerate(streams[:3]):
+        os.dup2(stream, number)
+    os.closerange(3, 1_024)
+    request: dict[str, Any] = json.loads(message)
+    return request
 
 
 def _tell(told: socket.socket, number: int) -> None:
@@ -268,9 +281,71 @@ def become(request: Mapping[str, Any]) -> None:
     os.environ.clear()
     os.environ.update(request["env"])
     os.chdir(request["cwd"])
+    if request.get("forks"):
+        _let_it_fork()
     for name in ("stdin", "stdout", "stderr"):
         setattr(sys, name, _as_it_is_now(getattr(sys, name), buffering=1 if name == "stderr" else -1))
-    kind, text, *rest = request["words"]
+    try:
+        _run(request["words"])
+    except SystemExit as end:
+        if not (end.code is None or isinstance(end.code, int)):
+            raise
+        _leave(end.code or 0)
+    else:
+        _leave(0)
+
+
+def _let_it_fork() -> None:
+    """Have a process at the side of this one, and let it fork what `subprocess` would start from scratch. Its forks
+    become children of this one, which adopts the orphans among its descendants."""
+    ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    asking, asked = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    if not os.fork():
+        asking.close()
+        become(_orphan(asked))
+        os._exit(0)
+    asked.close()
+    from_scratch = subprocess._fork_exec  # type: ignore[attr-defined]  # where each Popen begins its process
+
+    def fork(words: Sequence[str], *more: Any) -> int:  # noqa: ANN401  # as many as this version of Python has
+        if list(words[:3]) != [sys.executable, "-m", "stoker"]:
+            return int(from_scratch(words, *more))
+        cwd, env, stdin, _, _, stdout, _, stderr = more[3:11]
+        assert env is None, "a fork has the environment of what asks for it"
+        request = {"words": list(words[1:]), "env": dict(os.environ), "cwd": cwd or os.getcwd(), "limits": []}
+        message = json.dumps({**request, "new_session": more[14], "forks": words[3] == "up"}).encode()
+        socket.send_fds(asking, [message], [stdin, stdout, stderr])
+        return int(asking.recv(32))
+
+    subprocess._fork_exec = fork  # type: ignore[attr-defined]  # as above
+
+
+def _orphan(asked: socket.socket) -> dict[str, Any]:
+    """Fork for every request a process that soon has no parent, and tell its pid once it has been adopted. Returns in
+    a fork only: what it is to be."""
+    while True:
+        message, streams, _, _ = socket.recv_fds(asked, MESSAGE_BYTES_MAX, 3)
+        if not message:
+            os._exit(0)
+        reads, writes = os.pipe()
+        parent = os.fork()
+        if not parent:
+            mother = os.getpid()
+            pid = os.fork()
+            if not pid:
+                while os.getppid() == mother:
+                    time.sleep(0.001)  # it may ask to end with its parent
+                return _request_of_a_fork(message, streams)
+            os.write(writes, b"%d" % pid)
+            os._exit(0)
+        os.waitpid(parent, 0)
+        asked.send(os.read(reads, 32))
+        for each in (*streams, reads, writes):
+            os.close(each)
+
+
+def _run(words: Sequence[str]) -> None:
+    kind, text, *rest = words
     if kind == "-m":
         sys.path[0], sys.argv = os.getcwd(), [text, *rest]
         runpy.run_module(text, run_name="__main__", alter_sys=True)
@@ -281,6 +356,21 @@ def become(request: Mapping[str, Any]) -> None:
         runpy.run_path(f"/proc/self/fd/{file}", run_name="__main__")
 
 
+def _leave(code: int) -> None:
+    """End as an interpreter does, but for taking apart what is in memory: that touches, and so copies, all that a fork
+    shares with us, and costs more than most commands do. Returns where a stream takes no more words: what is said
+    then, and the status, are the interpreter's own."""
+    threading._shutdown()  # type: ignore[attr-defined]  # as the interpreter: threads first
+    atexit._run_exitfuncs()
+    try:
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None and not stream.closed:
+                stream.flush()
+    except (OSError, ValueError):
+        return sys.exit(code)
+    os._exit(code & 0xFF)
+
+
 def _as_it_is_now(stream: Any, buffering: int) -> IO[str]:  # noqa: ANN401  # the text streams of sys are of several types
     """What was a file when the interpreter started may be a pipe or a terminal here."""
     return open(stream.fileno(), stream.mode, buffering, stream.encoding, stream.errors, closefd=False)
@@ -289,12 +379,16 @@ def _as_it_is_now(stream: Any, buffering: int) -> IO[str]:  # noqa: ANN401  # th
 if __name__ == "__main__":
     import gc
     import importlib
+    import pkgutil
 
     from stoker.cli.foreground import quiet_grpc
 
     quiet_grpc()
     for module in IMPORTED:
         importlib.import_module(module)
+    for package in COMMANDS:
+        for found in pkgutil.iter_modules(importlib.import_module(package).__path__):
+            importlib.import_module(f"{package}.{found.name}")
     gc.collect()
     gc.freeze()  # what is here already is not written to in the forks, and so is shared
     become(serve(socket.socket(fileno=int(sys.argv[1]))))

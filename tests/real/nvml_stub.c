@@ -3,9 +3,11 @@
  * NVML_STUB_STATE names the file. It is read at every call, so a test can change GPUs while a process runs. A line is
  * KEY VALUE; a key of one GPU begins with its index, as in `2.name Tesla V100`. What has no line isn't supported.
  *   count N     init 0     driver TEXT     noise TEXT (printed on standard output at the start)
- *   N.handle N.uuid N.name N.bus N.memory (MiB) N.memory_v1 (MiB, else as N.memory) N.used (MiB) N.mig (0 or 1) N.migs
+ *   N.handle N.uuid N.name N.bus N.memory (MiB) N.memory_v1 (MiB, else as N.memory) N.used (MiB) N.mig (0 or 1)
+ *   N.migs SLOT,SLOT,... (slots in which there is a MIG instance) and of each N.mig.SLOT.uuid, .name, .memory, .used,
+ *   .processes, .gi, .ci, .slices (of compute:of GPU)
  *   N.utilization (%) N.temperature (C) N.power (mW) N.ecc (uncorrected errors) N.processes (PID:MiB, blanks between)
- *   N.xid SEQUENCE:CODE (told once for each sequence, of which each is higher than the one before)
+ *   N.xid SEQUENCE:CODE[:GPU INSTANCE] (told once for each sequence, each higher than the one before)
  * Instead of a value: `!15` returns that nvmlReturn_t, `!hang` waits for ever, `!crash` is a segmentation fault.
  */
 #include <signal.h>
@@ -26,11 +28,14 @@ typedef struct { unsigned version, sensor; int celsius; } temperature_v1;
 static int initialized;
 
 static int gpu_of(void *handle) { return (int)(uintptr_t)handle - 1; }
+static int is_instance(int gpu) { return gpu >= MIG_HANDLES; }
 
 /* The value of a key. */
 static int ask(int gpu, const char *name, char *value) {
     char key[64], line[TEXT_MAX];
     if (gpu == NO_GPU) snprintf(key, sizeof key, "%s ", name);
+    else if (is_instance(gpu))
+        snprintf(key, sizeof key, "%d.mig.%d.%s ", (gpu - MIG_HANDLES) / SLOTS, (gpu - MIG_HANDLES) % SLOTS, name);
     else snprintf(key, sizeof key, "%d.%s ", gpu, name);
     const char *path = getenv("NVML_STUB_STATE");
     FILE *state = path ? fopen(path, "r") : NULL;
@@ -133,15 +138,32 @@ int nvmlDeviceGetMaxMigDeviceCount(void *handle, unsigned *count) {
     return SUCCESS;
 }
 int nvmlDeviceGetMigDeviceHandleByIndex(void *handle, unsigned slot, void **instance) {
-    unsigned count = 0;
-    int said = count_of(gpu_of(handle), "migs", &count);
+    char value[TEXT_MAX];
+    int said = ask(gpu_of(handle), "migs", value);
     *instance = (void *)(uintptr_t)(MIG_HANDLES + gpu_of(handle) * SLOTS + (int)slot + 1);
-    if (said != SUCCESS) return said;
-    return slot < count ? SUCCESS : NOT_FOUND;
+    if (said != SUCCESS) return said == NOT_SUPPORTED ? NOT_FOUND : said;
+    for (char *word = strtok(value, ","); word; word = strtok(NULL, ","))
+        if ((unsigned)atoi(word) == slot) return SUCCESS;
+    return NOT_FOUND;
 }
 int nvmlDeviceIsMigDeviceHandle(void *handle, unsigned *is_mig) {
-    *is_mig = gpu_of(handle) >= MIG_HANDLES;
+    *is_mig = is_instance(gpu_of(handle));
     return SUCCESS;
+}
+int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(void *handle, void **parent) {
+    *parent = (void *)(uintptr_t)((gpu_of(handle) - MIG_HANDLES) / SLOTS + 1);
+    return SUCCESS;
+}
+int nvmlDeviceGetGpuInstanceId(void *handle, unsigned *id) { return count_of(gpu_of(handle), "gi", id); }
+int nvmlDeviceGetComputeInstanceId(void *handle, unsigned *id) { return count_of(gpu_of(handle), "ci", id); }
+typedef struct { unsigned processors, copy, decoders, encoders, jpeg, ofa, gpu_slices, compute_slices; u64 memory; } attributes;
+int nvmlDeviceGetAttributes_v2(void *handle, attributes *told) {
+    char value[TEXT_MAX];
+    int said = ask(gpu_of(handle), "slices", value);
+    memset(told, 0, sizeof *told);
+    if (said == SUCCESS) sscanf(value, "%u:%u", &told->compute_slices, &told->gpu_slices);
+    if (said == SUCCESS) number(gpu_of(handle), "memory", &told->memory);
+    return said;
 }
 
 /* What nvitop wants beside that. */
@@ -192,18 +214,19 @@ enum { GPUS = 64 };
 typedef struct { void *device; u64 type, code; unsigned gpu_instance, compute_instance; } event_data;
 static int watched[GPUS];
 static long told[GPUS];
-static int xid_of(int gpu, long *sequence, unsigned *code) {
+static int xid_of(int gpu, long *sequence, unsigned *code, unsigned *instance) {
     char value[TEXT_MAX];
-    return ask(gpu, "xid", value) == SUCCESS && sscanf(value, "%ld:%u", sequence, code) == 2;
+    *instance = ~0u;
+    return ask(gpu, "xid", value) == SUCCESS && sscanf(value, "%ld:%u:%u", sequence, code, instance) >= 2;
 }
 int nvmlEventSetCreate(void **set) { *set = watched; return SUCCESS; }
 int nvmlEventSetFree(void *set) { (void)set; return SUCCESS; }
 int nvmlDeviceRegisterEvents(void *handle, u64 types, void *set) {
     int gpu = gpu_of(handle);
-    unsigned code = 0;
+    unsigned code = 0, instance = 0;
     (void)types, (void)set;
     if (gpu < 0 || gpu >= GPUS) return INVALID_ARGUMENT;
-    if (!xid_of(gpu, &told[gpu], &code)) told[gpu] = 0; /* what was before isn't told */
+    if (!xid_of(gpu, &told[gpu], &code, &instance)) told[gpu] = 0; /* what was before isn't told */
     watched[gpu] = 1;
     return SUCCESS;
 }
@@ -211,17 +234,16 @@ int nvmlEventSetWait_v2(void *set, event_data *data, unsigned timeout_ms) {
     (void)set, (void)timeout_ms;
     for (int gpu = 0; gpu < GPUS; gpu++) {
         long sequence = 0;
-        unsigned code = 0;
-        if (!watched[gpu] || !xid_of(gpu, &sequence, &code) || sequence <= told[gpu]) continue;
+        unsigned code = 0, instance = 0;
+        if (!watched[gpu] || !xid_of(gpu, &sequence, &code, &instance) || sequence <= told[gpu]) continue;
         told[gpu] = sequence;
-        *data = (event_data){(void *)(uintptr_t)(gpu + 1), 8, code, ~0u, ~0u};
+        *data = (event_data){(void *)(uintptr_t)(gpu + 1), 8, code, instance, ~0u};
         return SUCCESS;
     }
     return TIMEOUT;
 }
 #define UNSUPPORTED(name) int name(void) { return NOT_SUPPORTED; }
 UNSUPPORTED(nvmlDeviceGetClockInfo)
-UNSUPPORTED(nvmlDeviceGetComputeInstanceId)
 UNSUPPORTED(nvmlDeviceGetComputeMode)
 UNSUPPORTED(nvmlDeviceGetCudaComputeCapability)
 UNSUPPORTED(nvmlDeviceGetDecoderUtilization)
@@ -230,7 +252,6 @@ UNSUPPORTED(nvmlDeviceGetDriverModel)
 UNSUPPORTED(nvmlDeviceGetDriverModel_v2)
 UNSUPPORTED(nvmlDeviceGetEncoderUtilization)
 UNSUPPORTED(nvmlDeviceGetFanSpeed)
-UNSUPPORTED(nvmlDeviceGetGpuInstanceId)
 UNSUPPORTED(nvmlDeviceGetMaxClockInfo)
 UNSUPPORTED(nvmlDeviceGetPcieThroughput)
 UNSUPPORTED(nvmlDeviceGetPerformanceState)

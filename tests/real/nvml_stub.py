@@ -36,6 +36,19 @@ class NvmlStub:
             }
         self.tell()
 
+    def divide(self, gpu: int, *slots: int, profile: str = "1g.10gb", memory_mb: int = 9_728) -> None:
+        """Switch MIG on, with instances in these slots; a slot's GPU instance is 7 more than it."""
+        self.values |= {f"{gpu}.mig": "1", f"{gpu}.migs": ",".join(map(str, slots)) or "-1"}
+        for slot in slots:
+            self.values |= {
+                f"{gpu}.mig.{slot}.uuid": mig_uuid(gpu, slot),
+                f"{gpu}.mig.{slot}.name": f"{MODEL} MIG {profile}",
+                f"{gpu}.mig.{slot}.memory": str(memory_mb),
+                f"{gpu}.mig.{slot}.gi": str(slot + 7),
+                f"{gpu}.mig.{slot}.ci": "0",
+            }
+        self.tell()
+
     def tell(self, *gone: str, **changed: str | bytes) -> None:
         """Change some values, `gpu_2_name` for `2.name`, and take out keys that are `gone`."""
         for key, value in changed.items():
@@ -52,6 +65,10 @@ class NvmlStub:
 
 def uuid(gpu: int) -> str:
     return f"GPU-{gpu}aaaaaaa-0000-0000-0000-000000000000"
+
+
+def mig_uuid(gpu: int, slot: int) -> str:
+    return f"MIG-{gpu}{slot}bbbbbb-0000-0000-0000-000000000000"
 
 
 def uuids(gpus: Iterable[int]) -> list[str]:

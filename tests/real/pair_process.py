@@ -22,7 +22,7 @@ from stoker.cli.wiring.token_store import FolderTokens
 from stoker.wire.client import Client
 from stoker.wire.rest.token import NewTokenBody
 from tests.real.agent_process import AgentProcess
-from tests.real.control_process import ask_on, free_port
+from tests.real.control_process import ask_on, free_port, pause
 from tests.real.forks import Started, started
 
 START_S_MAX: Final = 90.0
@@ -30,10 +30,10 @@ TAKE_OVER_S_MAX: Final = 90.0
 
 
 def until(true: Callable[[], object], what: Callable[[], str], within_s: float = TAKE_OVER_S_MAX) -> None:
-    deadline = time.monotonic() + within_s
+    began = time.monotonic()
     while not true():
-        assert time.monotonic() < deadline, f"not within {within_s} s: {what()}"
-        time.sleep(0.01)
+        assert time.monotonic() < began + within_s, f"not within {within_s} s: {what()}"
+        pause(began)
 
 
 class Half:

@@ -39,6 +39,7 @@ class Server:
         self.folder = folder
         self.data = folder / name
         self.port = port
+        self._has_stores = False
 
     def url(self, database: str) -> str:
         return f"postgresql://{ACCOUNT}@/{database}?host={self.folder}&port={self.port}"
@@ -113,8 +114,9 @@ class Server:
 
     def schema(self, name: str) -> str:
         """A place of its own in the database STORES, which costs less than another database; its URL."""
-        if not self.sql(ACCOUNT, f"SELECT 1 FROM pg_database WHERE datname = '{STORES}'"):
+        if not self._has_stores and not self.sql(ACCOUNT, f"SELECT 1 FROM pg_database WHERE datname = '{STORES}'"):
             self.sql(ACCOUNT, f"CREATE DATABASE {STORES}")
+        self._has_stores = True
         self.sql(STORES, f"CREATE SCHEMA {name}")
         return f"{self.url(STORES)}&options=-csearch_path%3D{name}"
 

@@ -13,6 +13,7 @@ import pytest
 
 from tests.real.agent_process import AgentProcess, alive, job, rss_mb, submit, until, until_state
 from tests.real.control_process import ControlProcess
+from tests.real.forks import ran_text
 from tests.real.runner_node import parent_of
 from tests.real.say import Say
 
@@ -155,9 +156,7 @@ def test_a_killed_runner_ends_the_attempt_and_the_job_runs_again(
 
 def test_a_second_agent_on_the_folder_names_the_first(control: ControlProcess, agent: AgentProcess) -> None:
     until(lambda: "agent_registered" in agent.output(), "registered")
-    second = subprocess.run(
-        [sys.executable, "-m", "stoker", "agent", "-c", str(agent.settings)], capture_output=True, text=True, timeout=30
-    )
+    second = ran_text([sys.executable, "-m", "stoker", "agent", "-c", str(agent.settings)], timeout_s=30)
     assert second.returncode != 0
     assert f"held by process {agent.pid}" in second.stderr + second.stdout
     assert "Traceback" not in second.stderr

@@ -8,7 +8,7 @@ import pytest
 
 from tests.real.agent_process import AgentProcess, job, submit, until, until_state
 from tests.real.control_process import ControlProcess
-from tests.real.nvml_stub import MODEL, NvmlStub, uuid, uuids
+from tests.real.nvml_stub import MODEL, NvmlStub, mig_uuid, uuid, uuids
 
 AGENT_RSS_MB_MAX = 50.0
 """As without NVML, for which 64 would be allowed: the library is never loaded by the agent."""
@@ -167,7 +167,7 @@ def test_a_driver_that_hangs_holds_up_neither_jobs_nor_the_agent(control: Contro
     [
         ({"init": "!18"}, "NVML: RM has detected an NVML/RM version mismatch (the driver was upgraded"),
         ({"init": "!crash"}, "NVML: NVML crashed (signal 11)"),
-        ({"gpu_1_mig": "1", "gpu_1_migs": "2"}, f"{uuid(1)}: MIG is on, with 2 MIG instances"),
+        ({"gpu_1_mig": "1", "gpu_1_migs": "-1"}, f"{uuid(1)}: MIG is on, and it has no MIG instance to offer: make"),
     ],
 )
 def test_a_node_says_what_is_wrong_with_its_driver_and_uses_it_once_it_is_mended(
@@ -178,6 +178,44 @@ def test_a_node_says_what_is_wrong_with_its_driver_and_uses_it_once_it_is_mended
         until(lambda: node(control).get("gpu_fault", "").startswith(fault), "the reason is on the node")
         stub.tell("init", "1.mig")
         until(lambda: len(offered(control)) == 4 and not node(control)["gpu_fault"], "all are offered")
+
+
+def test_mig_instances_are_offered_to_who_asks_for_one_and_are_lost_and_made_anew_like_gpus(
+    control: ControlProcess, stub: NvmlStub, tmp_path: Path
+) -> None:
+    """Fault 70: fewer instances than before need nobody's hand."""
+    stub.tell(count="2", gpu_0_temperature="66", gpu_0_xid="0:0")
+    stub.divide(0, 0, 1, 2)
+    said, slices = tmp_path / "said", [mig_uuid(0, slot) for slot in range(3)]
+    with agent_with(stub, control) as agent:
+        until(lambda: offered(control) == [uuid(1), *slices], "the instances are known, and not their GPU")
+        holds = submit(control, f"echo $CUDA_VISIBLE_DEVICES >> {said}; sleep 600", gpu_count=1, gpu_model="1g.10gb")
+        (task,) = until_state(control, holds, "running")["attempts"][0]["tasks"]
+        until(lambda: said.exists() and said.read_text().split() == task["gpus"], "it sees its instance")
+        assert task["gpus"] == slices[:1]
+        until(lambda: any((gpu["figures"] or {}).get("of_whole_gpu") for gpu in listed(control)), "it has figures")
+        first = next(gpu for gpu in listed(control) if gpu["uuid"] == slices[0])
+        assert (first["parent"], first["figures"]["of_whole_gpu"]) == (uuid(0), ["temperature_c"])
+        assert (first["figures"]["temperature_c"], first["figures"]["utilization_percent"]) == (66, None)
+        refused = control.ask("POST", "/api/v1/jobs", {"command": "true", "gpu_count": 2})[1]
+        assert refused["code"] == "demand_unsatisfiable", "there is one whole GPU"
+        stub.tell(gpu_0_migs="1,2")
+        until(lambda: len(job(control, holds)["attempts"]) == 2, "its instance was taken away under it")
+        again, ended = until_state(control, holds, "running")["attempts"][::-1]
+        assert (ended["outcome"], again["tasks"][0]["gpus"]) == ("node_failed", slices[1:2])
+        assert slices[0] not in offered(control), "it isn't offered again"
+        until(lambda: not node(control)["gpu_fault"], "and it is forgotten")
+        assert [gpu["uuid"] for gpu in listed(control)] == [uuid(1), *slices[1:]]
+        stub.tell(gpu_0_xid="1:79")
+        until(lambda: offered(control) == [uuid(1)], "an error of the GPU is one of each instance")
+        until(lambda: offered(control) == [uuid(1), *slices[1:]], "and they are offered again once it is over")
+        until_state(control, holds, "running")
+        control.ask("DELETE", f"/api/v1/jobs/{holds}")
+        until_state(control, holds, "cancelled")
+        stub.tell(gpu_0_mig="0")
+        until(lambda: offered(control) == uuids([0, 1]) and not node(control)["gpu_fault"], "it is whole again")
+        until_state(control, submit(control, "true", gpu_count=2), "succeeded")
+        assert "Traceback" not in agent.output()
 
 
 def test_an_agent_with_nvml_stays_as_small_as_one_without(control: ControlProcess, stub: NvmlStub) -> None:

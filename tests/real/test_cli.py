@@ -175,7 +175,7 @@ def test_a_list_cut_short_says_so(say: Say) -> None:
     assert len(say("list", "--name", "many", "--all").stdout.splitlines()) >= 4
 
 
-TIME = r"\d{4}-\d\d-\d\dT[\d:.]+Z"
+MOVING = r"\d{4}-\d\d-\d\dT[\d:.]+Z|'(age|idle)_s': [\d.]+"
 """Some answers say when they were made."""
 AWKWARD = [
     "Größe naïve",
@@ -211,7 +211,7 @@ def test_yaml_and_json_say_the_same(say: Say) -> None:
             yaml.safe_load(say(*words, "-o", "yaml").stdout),
             json.loads(say(*words, "--json").stdout),
         )
-        assert re.sub(TIME, "", repr(from_yaml)) == re.sub(TIME, "", repr(from_json))
+        assert re.sub(MOVING, "", repr(from_yaml)) == re.sub(MOVING, "", repr(from_json))
 
 
 def test_the_command_is_an_argv_and_a_single_line_is_for_the_shell(say: Say) -> None:

@@ -2,7 +2,6 @@
 says on stderr whose answer is old."""
 
 import json
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from stoker.wire.token import fresh_token
 from tests.contracts.client import unused
 from tests.contracts.client_of_pair import meanwhile
 from tests.real.fake_pair import Pair, fake_pair
+from tests.real.forks import ran_text, started
 from tests.real.say import Say
 from tests.real.up_process import environment, stoker, until
 
@@ -96,9 +96,7 @@ def test_a_token_of_the_persons_file_goes_to_all_servers_in_it_and_to_each_of_th
     config.write_text(f"server: {pair.b.url}, {pair.a.url}\ntoken: {TOKEN}\n")
     config.chmod(0o600)
     env = environment(tmp_path)
-    done = subprocess.run(
-        stoker("submit", "--", "true"), env=env, capture_output=True, text=True, timeout=30, check=True
-    )
+    done = ran_text(stoker("submit", "--", "true"), env=env)
     assert (done.stdout, done.stderr) == ("1\n", "")
     for plane in pair[:2]:
         assert [each.headers["authorization"] for each in plane.heard] == [f"Bearer {TOKEN}"]
@@ -119,8 +117,8 @@ def test_following_output_and_waiting_outlive_a_take_over(pair: Pair, tmp_path: 
     env = environment(tmp_path, STOKER_SERVER=pair.servers)
     out, err = tmp_path / "out", tmp_path / "err"
     with out.open("wb") as to_out, err.open("wb") as to_err:
-        follower = subprocess.Popen(stoker("logs", "-f", "1"), env=env, stdout=to_out, stderr=to_err)
-        waiter = subprocess.Popen(stoker("wait", "1"), env=env, stdout=subprocess.DEVNULL, stderr=to_err)
+        follower = started(stoker("logs", "-f", "1"), env=env, out=to_out, err=to_err)
+        waiter = started(stoker("wait", "1"), env=env, out=to_err)
     first = pair.cluster.log
     until(lambda: out.read_bytes() == first, what="the first lines")
     pair.a.kill()
@@ -137,7 +135,7 @@ def test_a_watched_list_says_that_its_picture_comes_from_a_standby(pair: Pair, t
     env = environment(tmp_path, STOKER_SERVER=pair.servers)
     out, err = tmp_path / "out", tmp_path / "err"
     with out.open("wb") as to_out, err.open("wb") as to_err:
-        watch = subprocess.Popen(stoker("list", "--watch", "0.1"), env=env, stdout=to_out, stderr=to_err)
+        watch = started(stoker("list", "--watch", "0.1"), env=env, out=to_out, err=to_err)
     try:
         until(lambda: out.read_bytes().count(b"train") > 1, what="two pictures")
         pair.a.kill()

@@ -102,6 +102,8 @@ def test_the_shares_are_shown_and_changed_at_once(say: Say) -> None:
     shown = say("quota", "show").stdout.splitlines()
     assert shown[0].split()[:4] == ["CLASS", "SHARE", "GUARANTEED", "USED"]
     assert [line.split()[:4] for line in shown[1:3]] == [["online", "70", "%", "7"], ["batch", "30", "%", "3"]]
+    ends = [[found.end() for found in re.finditer(r"\S+( NOW| %)?", line)][1:] for line in shown[:3]]
+    assert ends[0] == ends[1] == ends[2], "numbers stand right"
     assert "10 in service" in shown[4]
     found = say.json("quota", "set", "--online-percent", "0.6")
     assert (found["online_percent"], found["batch_percent"], found["online"]["quota"]) == (0.6, 0.4, 6)  # type: ignore[index]  # JSON

@@ -4,13 +4,13 @@ import json
 import os
 import re
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from stoker.wire.client import JobBody
 from tests.real.control_process import ControlProcess
+from tests.real.forks import ran, started
 from tests.real.screen import Terminal
 from tests.real.up_process import environment, stoker, until
 
@@ -77,7 +77,7 @@ def test_into_a_pipe_a_watch_prints_snapshots_with_a_blank_line_between(tmp_path
         submitted(control, "one")
         with (tmp_path / "out").open("wb") as out, (tmp_path / "err").open("wb") as err:
             env = environment(tmp_path, **control.environ)
-            watch = subprocess.Popen(watching(control, "--json"), env=env, stdout=out, stderr=err)
+            watch = started(watching(control, "--json"), env=env, out=out, err=err)
         until(lambda: (tmp_path / "out").read_text().count("\n\n") >= 2, what="three snapshots")
         control.kill()
         until(lambda: "waiting:" in (tmp_path / "err").read_text(), what="it to say that it waits")
@@ -97,7 +97,7 @@ def test_a_watch_that_can_never_succeed_ends_at_once(tmp_path: Path, flags: tupl
         server = f"http://127.0.0.1:{control.http_port if flags else 1}"
         words = ("list", "--server", server, "--watch", *flags)
         env = environment(tmp_path, **control.environ)
-        done = subprocess.run(stoker(*words), env=env, capture_output=True, timeout=30, check=False)
+        done = ran(stoker(*words), env=env, timeout_s=30)
         assert (done.returncode, done.stdout) == (status, b"")
 
 

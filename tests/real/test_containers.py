@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import subprocess
 import urllib.request
 from collections.abc import Iterator
 from contextlib import suppress
@@ -14,7 +15,9 @@ import pytest
 from tests.real.agent_process import AgentProcess, alive, job, submit, until, until_state
 from tests.real.control_process import ControlProcess
 from tests.real.docker_daemon import IMAGE, Daemon, docker_engine, needs_docker
+from tests.real.screen import Terminal
 from tests.real.unix_users import Users, made_users
+from tests.real.up_process import environment, stoker
 
 pytestmark = needs_docker
 FINAL = ("succeeded", "failed", "cancelled", "timeout", "out_of_memory", "node_failed")
@@ -64,6 +67,14 @@ class Stage:
         until_state(self.control, one, "running")
         (container,) = self.containers_of(one)
         return one, int(self.docker.run("inspect", "-f", "{{.State.Pid}}", container))
+
+    def terminal(self, *words: str) -> Terminal:
+        """A command of the admin's in a terminal of its own."""
+        return Terminal(stoker(*words), self.environ)
+
+    @property
+    def environ(self) -> dict[str, str]:
+        return environment(self.folder, **self.control.environ, PS1="ready$ ", TERM="xterm")
 
     def cancel(self, job_id: str) -> None:
         assert self.control.ask("DELETE", f"/api/v1/jobs/{job_id}")[0] == 200
@@ -263,7 +274,53 @@ def test_a_container_that_outlives_its_client_is_found_and_removed_before_the_jo
     ended = until_state(stage.control, one, *FINAL)
     assert not alive(pid)
     assert stage.containers_of(one) == []
-    assert ended["state"] == "failed"
+    assert ended["state"] == "node_failed", "nothing in a container can kill its client"
+    assert "client of its container was killed by signal 9" in ended["reason"]["message"]
+
+
+def test_people_execute_programs_in_a_container_as_its_user_with_their_streams_and_it_is_audited(stage: Stage) -> None:
+    one, _ = stage.running(gpu_count=1, env={"GREETING": "hello"}, user=stage.users.ann)
+    line = "id -u; echo $GREETING $CUDA_VISIBLE_DEVICES; cat; echo bad >&2; exit 7"
+    words = stoker("exec", "-i", one, "--", "sh", "-c", line)
+    done = subprocess.run(
+        words, input="typed\n", capture_output=True, text=True, timeout=60, env=stage.environ, check=False
+    )
+    uid, greeting, typed = done.stdout.splitlines()
+    assert (done.returncode, typed, done.stderr) == (7, "typed", "bad\n")
+    assert int(uid) == (stage.folder.parent / "home" / stage.users.ann).stat().st_uid
+    assert greeting.startswith("hello GPU-"), "its own GPU"
+    with stage.terminal("exec", "-it", one, "--", "sh") as seen:
+        seen.type("echo $((40+2)) pids; readlink /proc/self/fd/0\r")
+        seen.until("42 pids", "/dev/pts/")
+        seen.type("exit 3\r")
+        assert seen.end() == 3
+    with stage.control.client() as client:
+        rows = [row.details for row in client.audit().rows if row.action == "exec" and row.job == one]
+    assert any("sh -c" in row for row in rows), rows
+    stage.cancel(one)
+    until_state(stage.control, one, "cancelled")
+
+
+def test_an_interactive_job_in_a_container_outlives_its_agent_and_is_attached_to_again(stage: Stage) -> None:
+    words = ("submit", "-it", "--image", IMAGE, "--gpus", "1", "--env", "PS1=ready$ ", "--", "sh", "-i")
+    with stage.terminal(*words) as seen:
+        seen.until("ready$")
+        one = seen.text.partition("job ")[2].split()[0]
+        seen.type("echo $CUDA_VISIBLE_DEVICES | grep -c GPU; tty=$(readlink /proc/self/fd/0); echo at $tty\r")
+        seen.until("\n1\nat /dev/pts/")
+        stage.agent.kill()
+        stage.agent.start()
+        seen.type("echo still $((40+2))\r")
+        seen.until("\nstill 42")
+        seen.type("\r~d")
+        assert seen.end() == 0
+    with stage.terminal("attach", one) as again:
+        again.until("still 42", "ready$")
+        again.type("exit 5\r")
+        assert again.end() == 5
+    ended = until_state(stage.control, one, *FINAL)
+    assert (ended["state"], ended["exit_code"]) == ("failed", 5)
+    assert "still 42" in stage.said(ended)
 
 
 def test_a_container_of_ours_without_a_task_is_removed_when_the_agent_looks(stage: Stage) -> None:
@@ -289,6 +346,7 @@ def test_an_engine_that_goes_away_is_a_reason_of_the_node_and_of_who_waits_until
     """Last in this file: the engine is stopped."""
     one, pid = stage.running(requeue=False)
     stage.docker.stop()
+    bounced = stage.submit(["true"], requeue=False)
     until(lambda: not alive(pid), "without live restore it ends with its engine")
     until(lambda: "container" not in node(stage)["executors"], "the node says so", within_s=60)
     assert "doesn't answer" in node(stage)["containers_fault"]
@@ -299,6 +357,9 @@ def test_an_engine_that_goes_away_is_a_reason_of_the_node_and_of_who_waits_until
     ended = until_state(stage.control, one, *FINAL)
     assert ended["state"] == "node_failed", ended["reason"]
     assert "container engine" in ended["attempts"][-1]["tasks"][0]["error"]
+    again = until_state(stage.control, bounced, *FINAL)
+    tried = [attempt["outcome"] for attempt in again["attempts"]]
+    assert (again["state"], tried[-1], len(tried) <= 3) == ("succeeded", "succeeded", True), tried
     until(lambda: "container" in node(stage)["executors"], "it is back", within_s=60)
     assert stage.run(["true"])["state"] == "succeeded"
 

@@ -14,6 +14,7 @@ from xml.etree import ElementTree
 import pytest
 
 from stoker.cli.display.safe_text import width
+from tests.real.forks import started
 from tests.real.up_process import environment, left_behind, stoker, until
 
 pytestmark = pytest.mark.timeout(180)
@@ -68,21 +69,16 @@ def _picture(path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_in_the_middle_leaves_nothing_running(tmp_path: Path, number: int) -> None:
-    demo = subprocess.Popen(
-        stoker("demo", "--out", str(tmp_path / "out")),
-        env=environment(tmp_path),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-    )
-    assert demo.stdout is not None
-    with demo.stdout:
-        for line in demo.stdout:
+    reads, writes = os.pipe()
+    words = stoker("demo", "--out", str(tmp_path / "out"))
+    with os.fdopen(reads) as said:
+        with os.fdopen(writes) as out:
+            demo = started(words, out=out, env=environment(tmp_path), new_session=True, forks=True)
+        for line in said:
             if "mistake: running" in line:
                 break
         demo.send_signal(number)
-        rest = demo.stdout.read()
+        rest = said.read()
     assert demo.wait(40) == 130
     assert "Traceback" not in rest
     assert left_behind(tmp_path) == []

@@ -456,6 +456,7 @@ def test_a_terminal_that_is_closed_ends_its_job(up: UpProcess) -> None:
         assert seen.end() == 129
     with Client(up.url) as client:
         until(lambda: client.job(number).state == "failed", what="the end")
+    assert "its terminal was closed" in run(up.folder, "--server", up.url, "why", number).stdout
 
 
 def test_a_script_that_attaches_is_told_what_to_do_instead(up: UpProcess, job: str) -> None:

@@ -157,6 +157,7 @@ def test_an_agent_that_begins_over_a_stopped_runner_says_so_and_goes_on_with_it(
             agent.start()
             words = "it has no runner that works: it hasn't answered for 15 s"
             until(lambda: node_state(control)[1].startswith(words), "it is said", within_s=60)
+            until(lambda: node_state(control)[0] == "faulty", "it isn't taken for one that is silent")
             assert words in reason(control, running)
         until(lambda: node_state(control) == ("ready", ""), "it works again", within_s=60)
         assert job(control, running)["state"] == "running"

@@ -4,7 +4,6 @@ import http.client
 import json
 import logging
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ import pytest
 
 from stoker.api.rpc.status import CODE_KEY
 from stoker.wire.client import Client, JobBody
+from tests.real.forks import ran
 from tests.real.rpc_stage import rpc_stage
 from tests.real.serving import Served, free_port, serving
 from tests.real.up_process import environment
@@ -154,13 +154,9 @@ def test_no_control_character_reaches_a_terminal_in_json_either(server: Served, 
     with Client(server.url, token=server.token) as client:
         job = client.submit(JobBody(command="true", hold=True, name="x", comment=name, env={name: name})).id
     for form in (["--json"], ["-o", "yaml"], ["-o", "wide"], []):
-        done = subprocess.run(
-            [sys.executable, "-m", "stoker", "status", job, *form],
-            env=environment(tmp_path, STOKER_SERVER=server.url, STOKER_TOKEN=server.token),
-            capture_output=True,
-            timeout=60,
-            check=True,
-        )
+        env = environment(tmp_path, STOKER_SERVER=server.url, STOKER_TOKEN=server.token)
+        done = ran([sys.executable, "-m", "stoker", "status", job, *form], env=env)
+        assert done.returncode == 0
         text = done.stdout.decode()
         assert [letter for letter in text if "\x7f" <= letter <= "\x9f" or letter in "\u202e\u2066\u2028"] == []
         if form == ["--json"]:

@@ -16,7 +16,7 @@ from stoker.adapters.gpu_probe.devices import DriverMissing
 from stoker.adapters.gpu_probe.nvml_sampler import NvmlSampler
 from tests.real.agent_process import AgentProcess, alive, job, submit, until, until_state
 from tests.real.control_process import ControlProcess, free_port
-from tests.real.nvml_stub import MODEL, NvmlStub, uuid, uuids
+from tests.real.nvml_stub import MODEL, NvmlStub, mig_uuid, uuid, uuids
 
 SHORT_S = 3.0
 
@@ -86,6 +86,35 @@ def test_a_reader_that_hangs_crashes_or_is_killed_costs_one_look_and_the_next_be
         sampler()
 
 
+def test_t5_each_mig_instance_is_a_sample_and_what_is_wrong_with_its_gpu_is_wrong_with_it(
+    stub: NvmlStub, sampler: NvmlSampler
+) -> None:
+    stub.divide(1, 0, 3)
+    stub.tell(gpu_1_temperature="66", gpu_1_power="300000", gpu_1_utilization="!3", gpu_1_ecc="4")
+    stub.tell(**{"gpu_1_mig.0.used": "500", "gpu_1_mig.3.processes": "12:100"})
+    look = sampler()
+    assert look.divided == (uuid(1),)
+    assert [sample.index for sample in look.samples] == [0, 2, 3, 2_000, 2_003]
+    first, other = look.samples[-2:]
+    assert (first.uuid, first.parent, first.memory_used_mb) == (mig_uuid(1, 0), uuid(1), 500)
+    assert (first.temperature_c, first.power_mw, first.ecc_errors, first.utilization_percent) == (66, 300_000, 4, None)
+    assert [process.pid for process in other.processes or ()] == [12]
+    stub.tell(gpu_1_xid="1:94:10")
+    assert sampler((2_000,)).samples[0].xids == (), "it is the other's"
+    assert [sample.xids for sample in sampler((2_003, 0)).samples] == [(), (94,)]
+    stub.tell(gpu_1_xid="2:79")
+    assert sampler((2_000,)).samples[0].xids == (79,)
+    assert sampler((2_003,)).samples[0].xids == (79,), "it is everybody's, and waited to be asked for"
+    stub.tell(gpu_1_migs="3")
+    assert [sample.index for sample in sampler().samples] == [0, 2, 3, 2_003]
+    stub.tell(gpu_1_handle="!15")
+    (lost,) = sampler((2_003,)).samples
+    assert (lost.uuid, lost.fault) == (mig_uuid(1, 3), "GPU is lost")
+    stub.tell("1.handle", gpu_1_mig="0")
+    look = sampler()
+    assert ([sample.index for sample in look.samples], look.divided) == ([0, 1, 2, 3], ())
+
+
 def test_a_missing_library_is_nothing_to_ask(
     tmp_path: Path, sampler: NvmlSampler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,7 +150,12 @@ def test_who_asks_sees_what_each_gpu_does_and_for_which_job(tmp_path: Path, stub
     with ControlProcess(tmp_path / "control") as control:
         agent = AgentProcess(tmp_path / "n1", control, name="n1")
         settings = agent.settings.read_text()
-        agent.write(settings.replace(f"script: {agent.folder / 'gpus.yaml'}", "detection: nvml, telemetry_s: 0.5"))
+        agent.write(
+            settings.replace(
+                f"script: {agent.folder / 'gpus.yaml'}",
+                "detection: nvml, telemetry_s: 0.5, watch_s: 1, probe_again_s: 1",
+            )
+        )
         port = free_port()
         agent.add(f"metrics: {{address: '127.0.0.1:{port}'}}")
         agent.environ |= stub.environ
@@ -150,4 +184,36 @@ def test_who_asks_sees_what_each_gpu_does_and_for_which_job(tmp_path: Path, stub
             assert f"DCGM_FI_DEV_POWER_USAGE{{{labels}}} 123.000\n" in page
             assert next(family.name for family in text_string_to_metric_families(page)) == "DCGM_FI_DEV_GPU_UTIL"
             assert_bad_requests_are_answered_in_one_line(port)
+            stub.divide(3, 1)
+            mig = f'gpu="3",UUID="{mig_uuid(3, 1)}",device="nvidia3",modelName="{MODEL} MIG 1g.10gb",GPU_I_ID="8"'
+            shown_as = f'DCGM_FI_DEV_FB_USED{{{mig},GPU_I_PROFILE="1g.10gb"'
+            until(lambda: shown_as in scraped(port), "an instance is shown")
             assert "DCGM_FI_DEV_GPU_UTIL" in scraped(port)
+
+
+def test_where_there_is_no_library_the_same_figures_come_from_nvidia_smi(tmp_path: Path) -> None:
+    row = f"0, {uuid(0)}, {MODEL}, 81559, 9000, 57, 55, 123.00, 00000000:10:00.0"
+    figures = f"0, {uuid(0)}, 9000, 57, 55, 123.00, 0, Disabled"
+    (tmp_path / "bin").mkdir()
+    fake = tmp_path / "bin" / "nvidia-smi"
+    fake.write_text(
+        f'#!/bin/sh\ncase "$1" in *pci.bus_id*) echo "{row}";; *mig.mode.current) echo "{figures}";; '
+        f"--query-compute-apps*) cat {tmp_path}/processes;; esac\n"
+    )
+    fake.chmod(0o755)
+    (tmp_path / "processes").write_text(f"{uuid(0)}, 1, 9000\n")
+    with ControlProcess(tmp_path / "control") as control:
+        agent = AgentProcess(tmp_path / "n1", control, name="n1")
+        agent.write(agent.settings.read_text().replace(f"script: {agent.folder / 'gpus.yaml'}", "detection: auto"))
+        agent.environ |= {"PATH": f"{fake.parent}:/usr/bin:/bin", "LD_LIBRARY_PATH": str(tmp_path / "nowhere")}
+        with agent:
+            until(lambda: gpus(control).get(uuid(0), {}).get("figures"), "its figures are known")
+            shown = gpus(control)[uuid(0)]
+            assert (shown["figures"]["utilization_percent"], shown["figures"]["power_w"]) == (57, 123.0)
+            until(lambda: gpus(control)[uuid(0)]["health"]["kind"] == "process", "a process that is no job is on it")
+            (tmp_path / "processes").write_text("")
+            fake.write_text(fake.read_text().replace("9000,", "3,"))
+            until(lambda: gpus(control)[uuid(0)]["status"] == "idle", "it is offered once it is clean")
+            until_state(control, submit(control, "true", gpu_count=1), "succeeded")
+            fake.write_text(fake.read_text().replace("123.00, 0,", "123.00, 1,"))
+            until(lambda: gpus(control)[uuid(0)]["health"]["kind"] == "ecc", "an uncorrected error more takes it out")

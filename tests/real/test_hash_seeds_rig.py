@@ -14,8 +14,7 @@ _ROOT = Path(__file__).parents[2]
 _SIMULATE = """
 from tests.rig.run import simulate
 
-for seed in range(2):
-    print(simulate(seed))
+print(simulate(0))
 print(simulate(1_001, forgetting=True))
 """
 

@@ -9,8 +9,9 @@ from typing import Any, Final
 
 from tests.real.control_process import ControlProcess
 
-MANY: Final = 6_000
-"""Twice as many are more than the state remembers of those that ended."""
+MANY: Final = 700
+"""Twice as many are more than the state remembers of those that ended, and than one page holds."""
+REMEMBERED: Final = 1_000
 
 
 def until(holds: Callable[[], bool], within_s: float = 30.0) -> None:
@@ -38,7 +39,7 @@ def end_many(control: ControlProcess) -> None:
     for _ in range(2):
         jobs = [{"command": "true", "after": ["ok:1"]}] * MANY
         assert control.ask("POST", "/api/v1/jobs", {"jobs": jobs})[0] == 201
-    until(lambda: control.ask("GET", "/api/v1/cluster/status")[1]["total_jobs"] <= 11_000)
+    until(lambda: control.ask("GET", "/api/v1/cluster/status")[1]["total_jobs"] <= 1.1 * REMEMBERED)
 
 
 def written(folder: Path) -> int:
@@ -47,14 +48,14 @@ def written(folder: Path) -> int:
 
 
 def test_a_kill_between_a_write_of_the_history_and_the_snapshot_loses_and_doubles_nothing(tmp_path: Path) -> None:
-    with ControlProcess(tmp_path / "data") as control:
+    with ControlProcess(tmp_path / "data", ended_max=REMEMBERED) as control:
         before = set(control.folder.glob("snapshot-*"))
         end_many(control)
         until(lambda: written(control.folder) == 2 * MANY + 1)
         assert set(control.folder.glob("snapshot-*")) == before, "a snapshot came first: this shows nothing"
         control.kill()
     for _ in range(2):
-        with ControlProcess(tmp_path / "data") as control:
+        with ControlProcess(tmp_path / "data", ended_max=REMEMBERED) as control:
             rows = [int(job["id"]) for job in every_row(control)]
             assert rows == list(range(2 * MANY + 1, 0, -1))
             status, forgotten = control.ask("GET", "/api/v1/jobs/2")
@@ -64,12 +65,12 @@ def test_a_kill_between_a_write_of_the_history_and_the_snapshot_loses_and_double
 
 
 def test_a_kill_before_anything_was_written_loses_nothing_of_the_history(tmp_path: Path) -> None:
-    with ControlProcess(tmp_path / "data") as control:
+    with ControlProcess(tmp_path / "data", ended_max=REMEMBERED) as control:
         end_many(control)
         control.kill()
         for file in control.folder.glob("history.db*"):
             file.unlink()
-    with ControlProcess(tmp_path / "data") as control:
+    with ControlProcess(tmp_path / "data", ended_max=REMEMBERED) as control:
         until(lambda: written(control.folder) == 2 * MANY + 1)
         assert len(list(every_row(control))) == 2 * MANY + 1
 

@@ -1,5 +1,7 @@
 """Many jobs, some of them hostile, with cancels, killed agents and runners, and sick GPUs: nothing is left at the end.
 
+Where a dockerd can be started, a quarter of them run in containers of it, which all nodes share.
+
 Each history follows from a seed but for the timing of real processes: a failure names the seed, and what was left.
 """
 
@@ -7,7 +9,7 @@ import os
 import random
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -22,6 +24,7 @@ from stoker.wire.rest.job import JobListQuery, JobView
 from stoker.wire.rest.node import GpuView
 from tests.real.agent_process import AgentProcess, until
 from tests.real.control_process import ControlProcess
+from tests.real.docker_daemon import IMAGE, Daemon, docker_engine, why_not
 from tests.real.failing_over import FINAL
 
 NODES: Final = 3
@@ -45,6 +48,24 @@ HOSTILE: Final = (
     "mkdir -p $STOKER_CHECKPOINT_DIR/a; cd $STOKER_CHECKPOINT_DIR/a; sleep 60",
     "kill -9 $$",
 )
+HOSTILE_INSIDE: Final = (
+    "true",
+    "exit 3",
+    "sleep 0.3",
+    "trap '' TERM; sleep 60",
+    "setsid sleep 60 & sleep 0.1",
+    "(setsid sh -c '(sleep 60 &)' &) ; exit 0",
+    "nohup env -i sleep 60 >/dev/null 2>&1 & exit 0",
+    "kill -STOP $$; sleep 60",
+    "for i in 1 2 3 4 5 6; do (trap '' TERM HUP INT; exec sleep 60) & done; wait",
+    "seq 200000",  # more than is kept, faster than it is read
+    "exec >&- 2>&-; sleep 60",
+    HUNGRY := "x=a; while :; do x=$x$x; done",
+    "kill -9 $$",
+)
+HUNGRY_MB: Final = 48
+CONTAINED: Final = 0.25
+"""Share of jobs that run in a container, where there are any."""
 FAULTS: Final = """gpus: [{count: 4, model: Tesla V100, memory_mb: 16384}]
 faults:
   - {kind: lost, gpu: 1, at_s: 6, for_s: 6}
@@ -59,18 +80,25 @@ LIMIT: Final = "20s"
 class Cluster:
     """A control plane and agents on which jobs of one mark run."""
 
-    def __init__(self, folder: Path, control: ControlProcess, dice: random.Random) -> None:
-        self.folder, self.control, self.dice = folder, control, dice
+    def __init__(self, folder: Path, control: ControlProcess, dice: random.Random, docker: Daemon | None) -> None:
+        self.folder, self.control, self.dice, self.docker = folder, control, dice, docker
         self.mark = f"HOSTILE={os.getpid()}-{folder.name}"
         self.agents = [AgentProcess(folder / f"node-{i}", control, name=f"node-{i}") for i in range(NODES)]
         (self.agents[-1].folder / "gpus.yaml").write_text(FAULTS)
+        for agent in self.agents if docker else ():
+            kinds = "kinds: [process, container]"
+            agent.add(f"executor: {{{kinds}, docker: {{socket: {docker.socket if docker else ''}, pull: never}}}}")
         self.drift: set[str] = set()
 
     def job(self) -> JobBody:
         tasks = self.dice.choice((1, 1, 1, 2))
         name, _, value = self.mark.partition("=")
+        contained = self.docker is not None and self.dice.random() < CONTAINED
+        command = self.dice.choice(HOSTILE_INSIDE if contained else HOSTILE)
         return JobBody(
-            command=self.dice.choice(HOSTILE),
+            command=command,
+            image=IMAGE if contained else None,
+            memory_mb=HUNGRY_MB if command == HUNGRY else 0,
             gpu_count=self.dice.choice((0, 1, 1, 2)),
             tasks=tasks,
             env={name: value},
@@ -175,22 +203,38 @@ def nothing_is_left(cluster: Cluster, client: Client) -> None:
 
     told("every job ends", lambda: [(job.id, job.state, job.reason) for job in live_jobs(client)])
     told("no process is left", cluster.processes)
+    if cluster.docker is not None:
+        told("no container is left", cluster.docker.containers)
     told("no cgroup is left", cluster.cgroups)
     told("no GPU is held", lambda: [gpu for gpu in client.gpus().gpus if gpu.current_task])
     told("every GPU is offered again", lambda: [gpu for gpu in client.gpus().gpus if is_missing(gpu)])
     cluster.audited()
     assert not cluster.drift
+    if cluster.docker is not None and JOBS >= 100:
+        ended = {job.state for job in client.each_job(JobListQuery()) if job.image}
+        assert ended >= {"succeeded", "failed", "out_of_memory"}, "containers really ran"
+
+
+@pytest.fixture(scope="module")
+def docker() -> Iterator[Daemon | None]:
+    """One engine for all nodes, or none where it can't be started."""
+    if why_not():
+        yield None
+        return
+    with docker_engine() as daemon:
+        yield daemon
 
 
 @pytest.mark.heavy
 @pytest.mark.timeout(600 + 3 * JOBS)
 @pytest.mark.parametrize("seed", [1, 2])
-def test_many_hostile_jobs_leave_nothing_behind(tmp_path: Path, seed: int) -> None:
+def test_many_hostile_jobs_leave_nothing_behind(tmp_path: Path, docker: Daemon | None, seed: int) -> None:
     with ControlProcess(tmp_path / "control", lease_s=30) as control, control.client(patience_s=60) as client:
-        cluster = Cluster(tmp_path, control, random.Random(seed))
+        cluster = Cluster(tmp_path, control, random.Random(seed), docker)
         try:
             for agent in cluster.agents:
                 agent.start()
+            until(lambda: client.status().online_nodes == NODES, "the nodes are there: else an image is refused")
             history(cluster, client, JOBS)
             nothing_is_left(cluster, client)
         finally:

@@ -310,9 +310,10 @@ def test_a_certificate_that_expires_in_the_middle_of_a_stream_ends_it_and_its_jo
         control.ask("DELETE", f"/api/v1/jobs/{job}")
 
 
-def test_a_certificate_that_is_due_is_replaced_and_nothing_ends_when_the_old_one_expires(
+def test_a_certificate_that_is_due_is_replaced_and_its_node_is_served_on_when_the_old_one_expires(
     control: ControlProcess, tmp_path: Path, short_lived: ShortLived
 ) -> None:
+    """With a new stream, where its first one was opened with the old certificate."""
     agent = AgentProcess(tmp_path, control, name="renewed")
     assert joined(agent, control, join_token(control, "renewed"))[0] == 0
     short_lived(agent, 8, due=True)
@@ -323,7 +324,7 @@ def test_a_certificate_that_is_due_is_replaced_and_nothing_ends_when_the_old_one
         assert after["ends_at"] > before["ends_at"] + 80 * 86_400_000
         until(lambda: time.time() > before["ends_at"] / 1_000 + 2, "the old one has expired")
         until(lambda: _state(control, "renewed") == "ready", "the node is served")
-        assert "has expired" not in agent.output()
+        assert "join again: `stoker" not in agent.output()
 
 
 def _state(control: ControlProcess, node: str) -> str:

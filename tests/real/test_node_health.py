@@ -1,5 +1,6 @@
 """Sick nodes and GPUs by script, from the agent to what people are told; rows 31, 150 and 153 of the fault list."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -30,11 +31,23 @@ def ailing(control: ControlProcess) -> dict[int, str]:
     }
 
 
+def sleeps() -> list[str]:
+    return [name for name in os.listdir("/proc") if name.isdigit() and b"6543" in command_of(name)]
+
+
+def command_of(pid: str) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
 def test_what_ails_a_node_keeps_work_from_that_part_alone_is_told_everywhere_and_ends_by_itself(tmp_path: Path) -> None:
     said = tmp_path / "check.says"
     said.write_text("0\n")
     check = tmp_path / "check"
-    check.write_text(f'#!/bin/sh\nread code words < {said}\necho "$words"\n[ $code = hang ] && sleep 600\nexit $code\n')
+    hangs = "{ setsid sleep 6543 & sleep 600; }"
+    check.write_text(f'#!/bin/sh\nread code words < {said}\necho "$words"\n[ $code = hang ] && {hangs}\nexit $code\n')
     check.chmod(0o755)
     with ControlProcess(tmp_path / "control") as control:
         agent = AgentProcess(tmp_path / "n1", control, name="n1")
@@ -51,6 +64,7 @@ def test_what_ails_a_node_keeps_work_from_that_part_alone_is_told_everywhere_and
             slow = next(gpu["device_index"] for gpu in node(control)["gpus"] if gpu["uuid"] in task["gpus"])
             other = submit(control, "true") if slow == 3 else one
             until(lambda: job(control, other)["state"] == "stopping", "what was killed is still leaving its GPU")
+            until(lambda: job(control, other)["reason"]["code"] == "releasing", "and nobody is told when it is gone")
             waits = submit(control, "true", gpu_count=2)
             until(lambda: abs(node(control)["clock_ahead_s"] - 60) < 5, "its clock is wrong")
             assert node(control)["health"]["state"] == "suspect"
@@ -65,6 +79,7 @@ def test_what_ails_a_node_keeps_work_from_that_part_alone_is_told_everywhere_and
                 said.write_text(f"{words}\n")
                 until(lambda fault=fault: node(control)["fault"] == fault, f"the node says: {fault}")
                 assert node(control)["health"]["state"] == "drained"
+            until(lambda: not sleeps(), "what it left in a session of its own has ended with it")
             control.ask("POST", "/api/v1/nodes/n1/drain", {"reason": "new RAM"})
             said.write_text("0\n")
             until(lambda: node(control)["fault"] == "", "the check finds nothing")

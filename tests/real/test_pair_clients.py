@@ -1,7 +1,6 @@
 """People and programs before a real pair whose active half is killed or stopped meanwhile."""
 
 import asyncio
-import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from stoker.wire.client import AsyncClient, Client, JobBody, JobListQuery, Notice, Stale
+from tests.real.forks import started
 from tests.real.pair_process import Pair
 from tests.real.say import Say
 from tests.real.up_process import environment, stoker, until
@@ -19,21 +19,21 @@ MANY = JobBody(command="true", name="many", hold=True)
 
 
 @pytest.fixture(scope="module")
-def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     with Pair(tmp_path_factory.mktemp("halves") / "pair") as made:
         yield made.start()
 
 
 @pytest.fixture
-def pair(started: Pair) -> Pair:
+def pair(kept: Pair) -> Pair:
     """Whole again, whatever the test before did to it."""
-    for half in started.halves:
+    for half in kept.halves:
         if half.lives:
             half.go_on()
         else:
             half.start()
-    started.until_whole()
-    return started
+    kept.until_whole()
+    return kept
 
 
 def test_a_client_goes_over_to_the_new_active_and_the_same_submit_stays_one_job(pair: Pair) -> None:
@@ -66,8 +66,8 @@ def test_output_is_followed_over_a_take_over_and_every_line_comes_once(pair: Pai
         env = environment(tmp_path, **pair.environ)
         out, err = tmp_path / "out", tmp_path / "err"
         with out.open("wb") as to_out, err.open("wb") as to_err:
-            follower = subprocess.Popen(stoker("logs", "-f", job.id), env=env, stdout=to_out, stderr=to_err)
-            waiter = subprocess.Popen(stoker("wait", job.id), env=env, stdout=to_err, stderr=to_err)
+            follower = started(stoker("logs", "-f", job.id), env=env, out=to_out, err=to_err)
+            waiter = started(stoker("wait", job.id), env=env, out=to_err)
         until(lambda: b"line 5\n" in out.read_bytes(), what="the first lines")
         pair.active.kill()
         assert (follower.wait(60), waiter.wait(60)) == (0, 3), err.read_text()

@@ -18,7 +18,7 @@ from stoker.agent.settings import AgentSettings, GpuSettings
 from stoker.cli.doctor import node
 from stoker.cli.doctor.finding import Level
 from stoker.ports import ProbeResult
-from tests.real.nvml_stub import LIBRARY, MODEL, NvmlStub, uuid, uuids
+from tests.real.nvml_stub import LIBRARY, MODEL, NvmlStub, mig_uuid, uuid, uuids
 
 SHORT_S = 3.0
 """Longer than a look takes on a busy machine, and short enough to wait for."""
@@ -112,13 +112,39 @@ def test_a_name_that_is_not_utf8_does_no_harm(stub: NvmlStub) -> None:
     assert NvmlProbe().probe().gpus[0].model == "NVIDIA \ufffd\ufffd H100"
 
 
-def test_gpus_with_mig_switched_on_are_told_with_their_instances_and_not_offered(stub: NvmlStub) -> None:
-    stub.tell(gpu_0_mig="0", gpu_1_mig="1", gpu_1_migs="2", gpu_2_mig="1", gpu_2_migs="0")
+def test_of_a_gpu_with_mig_switched_on_its_instances_are_offered_and_without_any_it_is_a_fault(stub: NvmlStub) -> None:
+    stub.tell(gpu_0_mig="0")
+    stub.divide(1, 0, 3)
+    stub.divide(2)
     result = NvmlProbe().probe()
-    assert indexes(result) == [0, 3]
-    assert [fault.where for fault in result.faults] == uuids([1, 2])
-    assert "MIG is on, with 2 MIG instances, which this version can't offer" in result.faults[0].error
-    assert "MIG is on, with 0 MIG instances" in result.faults[1].error
+    assert indexes(result) == [0, 3, 2_000, 2_003]
+    last = result.gpus[-1]
+    assert (last.uuid, last.parent, last.memory_mb) == (mig_uuid(1, 3), uuid(1), 9_728)
+    assert (last.model, last.gpu_instance, last.compute_instance) == (f"{MODEL} MIG 1g.10gb", 10, 0)
+    assert [fault.where for fault in result.faults] == [uuid(2)]
+    assert "MIG is on, and it has no MIG instance to offer" in result.faults[0].error
+
+
+@pytest.mark.parametrize(
+    ("environ", "offered"),
+    [
+        ({}, [0, 1, 3, 3_000, 3_001]),
+        ({"CUDA_VISIBLE_DEVICES": "MIG-21bbb"}, [3_001]),
+        ({"CUDA_VISIBLE_DEVICES": "2"}, [3_000, 3_001]),
+        ({"CUDA_VISIBLE_DEVICES": f"0,{uuid(2)}"}, [0, 3_000, 3_001]),
+        ({"NVIDIA_VISIBLE_DEVICES": "1,MIG-20bbb"}, [1, 3_000]),
+        ({"NVIDIA_VISIBLE_DEVICES": "2:1,3"}, [3, 3_001]),
+        ({"NVIDIA_VISIBLE_DEVICES": "MIG-a,MIG-b,MIG-c,MIG-d,MIG-e"}, [0, 1, 3, 3_000, 3_001]),
+        ({"CUDA_VISIBLE_DEVICES": "2:1"}, []),
+    ],
+)
+def test_restricted_sets_name_mig_instances_or_the_gpu_of_several(
+    stub: NvmlStub, environ: dict[str, str], offered: list[int]
+) -> None:
+    stub.divide(2, 0, 1)
+    result = NvmlProbe(environ=environ).probe()
+    assert indexes(result) == offered
+    assert result.hidden.endswith("in the agent's environment: of 4 GPUs there none is offered") is (not offered)
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from stoker.adapters.bounded_run import ProgramTimeout
 from stoker.adapters.gpu_probe.auto import AutoProbe
+from stoker.adapters.gpu_probe.devices import DriverMissing
 from stoker.adapters.gpu_probe.nvidia_smi import SmiProbe
+from stoker.adapters.gpu_probe.nvidia_smi_sampler import SmiSampler
+from stoker.adapters.gpu_probe.nvidia_smi_text import FIGURES
 from stoker.ports import ProbeResult
 
 V100 = (
@@ -192,8 +196,8 @@ def test_a_program_that_hangs_is_given_up_with_its_children(binary: Path) -> Non
 
 def test_a_child_that_keeps_the_pipe_open_does_not_keep_us(binary: Path) -> None:
     write(binary, f'sleep 600 & echo "{V100.format(n=0)}"')
-    with pytest.raises(OSError, match="didn't answer"):
-        SmiProbe(str(binary), timeout_s=0.5).probe()
+    [gpu] = SmiProbe(str(binary), timeout_s=60).probe().gpus
+    assert gpu.uuid in V100.format(n=0)
 
 
 def test_an_endless_answer_is_cut_off(binary: Path) -> None:
@@ -230,3 +234,53 @@ def gone_soon(pid: int, within_s: float = 5.0) -> bool:
             return True
         time.sleep(0.02)
     return False
+
+
+def asked_of(binary: Path) -> list[str]:
+    return [line.partition(" ")[0] for line in (binary.parent / "asked").read_text().splitlines()]
+
+
+def sampling(binary: Path, gpus: str, processes: str = "exit 6", *, is_old: bool = False) -> SmiSampler:
+    refuses = (
+        f'case "$1" in *{FIGURES[-1]}*) echo "Field is not a valid field to query."; exit 2;; esac' if is_old else ""
+    )
+    write(
+        binary,
+        f'echo "$@" >> {binary.parent}/asked\n{refuses}\n'
+        f'case "$1" in --query-gpu=*) {gpus};; --query-compute-apps=*) {processes};; esac',
+    )
+    return SmiSampler(str(binary), timeout_s=5)
+
+
+def test_figures_and_processes_come_from_two_calls(binary: Path) -> None:
+    rows = 'printf "0, GPU-a, 1000, 57, 55, 123.45, 4, Disabled\\n1, GPU-b, 3, 0, 30, 40, 0, Disabled\\n"'
+    sampler = sampling(binary, rows, 'echo "GPU-a, 12, 100"')
+    a, b = sampler().samples
+    assert (a.utilization_percent, a.power_mw, b.memory_used_mb) == (57, 123_450, 3)
+    assert ([each.pid for each in a.processes or ()], b.processes) == ([12], ())
+    assert [sample.index for sample in sampler((1,)).samples] == [1]
+    assert asked_of(binary) == [f"--query-gpu={','.join(FIGURES)}", "--query-compute-apps=gpu_uuid,pid,used_memory"] * 2
+    sampling(binary, 'echo "0, [GPU is lost], 0, 0, 0, 0, 0, 0"')
+    (lost,) = sampler().samples
+    assert (lost.uuid, lost.fault) == ("GPU-a", "[GPU is lost]")
+
+
+def test_an_old_driver_is_asked_for_less_and_one_that_lists_no_processes_tells_the_rest(binary: Path) -> None:
+    sampler = sampling(binary, 'echo "0, GPU-a, 1000, 57, 55, 123.45"', is_old=True)
+    for _ in range(2):
+        (only,) = sampler().samples
+        assert (only.memory_used_mb, only.ecc_errors, only.processes) == (1_000, None, None)
+    assert asked_of(binary)[0].endswith("mig.mode.current")
+    assert asked_of(binary)[1::2] == [f"--query-gpu={','.join(FIGURES[:6])}"] * 2
+
+
+def test_figures_that_cannot_be_had_are_told_in_the_programs_words(binary: Path) -> None:
+    with pytest.raises(DriverMissing):
+        SmiSampler(str(binary))()
+    with pytest.raises(OSError, match=r"failed \(exit 9\): couldn't communicate with the driver"):
+        sampling(binary, 'echo "couldn\'t communicate with the driver"; exit 9')()
+    assert sampling(binary, 'echo "No devices were found"; exit 6')().samples == ()
+    sampler = sampling(binary, "sleep 600")
+    sampler._timeout_s = 0.5
+    with pytest.raises(ProgramTimeout, match=r"didn't answer within 0\.5 s"):
+        sampler()

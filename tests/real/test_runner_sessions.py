@@ -6,70 +6,20 @@ import pwd
 import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Self
 
 import msgspec
 import pytest
 
 from stoker.agent.ports import StartTask
-from stoker.agent.runner.session.exec_session import PACK_S
-from stoker.agent.runner.session.frames import (
-    CONTROL,
-    SOCKET_NAME,
-    STDIN,
-    FrameDecoder,
-    encode_control,
-    encode_frame,
-    read_control,
-)
+from stoker.agent.runner.session.program import PACK_S
 from stoker.brain.domain.job import EndCause
 from tests.contracts.runner import Listener, agent_on, key
 from tests.real.runner_node import RealNode, is_alive, node_in, wait_until
+from tests.real.session_client import SessionClient
 from tests.real.unix_users import made_users, needs_root
 
 ONE = key(1)
 GONE_S = 0.4
-WAIT_S = 20.0
-
-
-class SessionClient:
-    """A client of one session, which acknowledges what it reads."""
-
-    def __init__(self, node: RealNode, session: str, *argv: str, at: int = -1, tty: bool = False) -> None:
-        self._path = node.folder / "agent" / SOCKET_NAME
-        self._open = {"key": "1.1.0", "session": session, "argv": argv, "tty": tty, "columns": 90, "rows": 20, "at": at}
-        self.out = bytearray()
-        self.told: list[dict[str, object]] = []
-        self._decoder = FrameDecoder()
-
-    async def __aenter__(self) -> Self:
-        self._reader, self._writer = await asyncio.open_unix_connection(os.path.relpath(self._path))
-        self.say("open", **self._open)
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._writer.close()
-        await asyncio.wait({asyncio.ensure_future(self._writer.wait_closed())}, timeout=WAIT_S)
-
-    def say(self, kind: str, **fields: object) -> None:
-        self._writer.write(encode_control(type=kind, **fields))
-
-    def type(self, text: bytes) -> None:
-        self._writer.write(encode_frame(STDIN, text))
-
-    async def until(self, kind: str = "", words: bytes = b"") -> dict[str, object]:
-        """The first control message of this type, or what was told last once these words came out."""
-        async with asyncio.timeout(WAIT_S):
-            while not any(each["type"] == kind for each in self.told) and not (words and words in self.out):
-                data = await self._reader.read(65_536)
-                assert data, f"hung up before {kind or words!r}: {self.told} {self.out[-200:]!r}"
-                for channel, content in self._decoder.feed(data):
-                    if channel == CONTROL:
-                        self.told.append(read_control(content))
-                    else:
-                        self.out += content
-                        self.say("got", bytes=len(self.out))
-        return next((each for each in self.told if each["type"] == kind), {})
 
 
 @pytest.fixture

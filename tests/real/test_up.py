@@ -165,7 +165,7 @@ def test_the_data_folder_of_a_control_plane_is_refused_running_or_stopped(tmp_pa
 def test_an_agent_that_dies_ends_the_cluster_and_is_named(tmp_path: Path) -> None:
     with UpProcess(tmp_path, "--nodes", "2", "--stop-grace", "1") as up, Client(up.url) as client:
         nodes_up(client, 2)
-        agents = [line for line in left_behind(tmp_path) if "stoker agent" in line and "node-2" in line]
+        agents = [line for line in left_behind(tmp_path) if line.endswith("/node-2/agent.log")]
         os.kill(int(agents[0].split()[0]), signal.SIGKILL)
         assert up.process.wait(40) == 1
         assert "the agent of node-2 ended" in up.said

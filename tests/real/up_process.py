@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self, TypeVar
 
-from tests.real.control_process import free_port
+from tests.real.control_process import free_port, pause
 from tests.real.forks import SRC, Started, ran_text, started
 
 START_S_MAX: Final = 60.0
@@ -37,28 +37,29 @@ def stoker(*words: str) -> list[str]:
 
 def until(look: Callable[[], Found | None], patience_s: float = 30.0, what: str = "it") -> Found:
     """The first answer that is neither None nor False."""
-    give_up_s = time.monotonic() + patience_s
-    while time.monotonic() < give_up_s:
+    began = time.monotonic()
+    while time.monotonic() < began + patience_s:
         found = look()
         if found is not None and found is not False:
             return found
-        time.sleep(0.05)
+        pause(began)
     raise AssertionError(f"waited {patience_s} s in vain for {what}")
 
 
 def left_behind(folder: Path) -> list[str]:
-    """Processes that run in `folder`, were given it, or inherited it: agents, runners, jobs."""
+    """Processes that run in `folder`, were given it, inherited it, or write into it: agents, runners, jobs."""
     mark = str(folder).encode()
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             try:
                 words = (entry / "cmdline").read_bytes()
-                seen = words + (entry / "environ").read_bytes() + os.readlink(entry / "cwd").encode()
+                writes = os.readlink(entry / "fd" / "1")
+                seen = words + (entry / "environ").read_bytes() + f"{os.readlink(entry / 'cwd')}\n{writes}".encode()
             except OSError:
                 continue
             if mark in seen and words:
-                found.append(f"{entry.name} {words.replace(bytes(1), b' ').decode(errors='replace')}")
+                found.append(f"{entry.name} {words.replace(bytes(1), b' ').decode(errors='replace')}> {writes}")
     return found
 
 
@@ -80,9 +81,8 @@ class UpProcess:
 
     def __enter__(self) -> Self:
         with self.log.open("wb") as words:
-            self.process = started(
-                self._command, out=words, env=environment(self.folder, **self._env), new_session=True
-            )
+            env = environment(self.folder, **self._env)
+            self.process = started(self._command, out=words, env=env, new_session=True, forks=True)
         try:
             until(self._is_up, START_S_MAX, f"stoker up: {self.said}")
         except BaseException:
@@ -100,6 +100,8 @@ class UpProcess:
         return self.log.read_text(errors="replace")
 
     def __exit__(self, kind: type[BaseException] | None, fault: BaseException | None, at: TracebackType | None) -> None:
+        if fault is not None:
+            fault.add_note(f"stoker up ({self.process.poll()}): {self.said[-2_000:]}")
         if self.process.poll() is None:
             self.stop()
 

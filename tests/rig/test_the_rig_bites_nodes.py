@@ -140,10 +140,10 @@ class Found(NamedTuple):
 
 
 FOUND: Final = (
-    Found(what_its_runner_says_ails_a_node_is_not_passed_on, "O20 nobody is told", (faults.node_disk_full,)),
+    Found(what_its_runner_says_ails_a_node_is_not_passed_on, "O20 nobody is told", (faults.node_disk_full,), 1),
     Found(what_a_stopped_runner_was_told_to_start_is_waited_for, "O20 .* keeps ", (faults.runner_stopped,), 20),
     Found(a_start_that_its_node_refused_is_charged, "O21 ", (faults.node_sick, faults.job_folders_full)),
-    Found(a_job_without_requeues_ends_for_a_start_that_was_refused, "O21 ended", (faults.node_sick,)),
+    Found(a_job_without_requeues_ends_for_a_start_that_was_refused, "O21 ended", (faults.node_sick,), 1),
     Found(a_job_goes_back_to_the_node_that_refused_it, "O20 placed again", (faults.node_sick,), 4),
     Found(a_node_offers_more_than_its_runner_takes, "O20 .* offers ", (faults.node_has_few_resources,), 2),
     Found(a_shape_that_breaks_a_pass_is_tried_again_at_once, "O20 no pass", (faults.job_breaks_the_engine,)),

@@ -147,7 +147,7 @@ MUTANTS: Final[tuple[tuple[Plant, str, int], ...]] = (
     (whose_turn_it_is_does_not_matter, "O17 .*F[12] ", 3),
     (nothing_is_kept_for_who_is_owed, "O17 .*F3 ", 28),
     (a_revoked_token_stays, "O18 ", 14),
-    (the_nodes_of_tenants_do_not_matter, "O24 ", 0),
+    (the_nodes_of_tenants_do_not_matter, "O24 ", 1),
     (only_the_nodes_of_the_jobs_own_tenant_count, "O24 ", 10),
 )
 """With the seed to begin with: it noticed when this was written. When it doesn't any more another will."""

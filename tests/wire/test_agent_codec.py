@@ -46,7 +46,15 @@ instant = big.map(Instant)
 epoch = big.map(Epoch)
 uuids = st.lists(word.map(GpuUuid), max_size=4).map(tuple)
 keys = st.builds(TaskKey, st.integers(1, INT64).map(JobId), st.integers(1, INT32), count)
-gpus = st.builds(Gpu, uuid=word.map(GpuUuid), index=count, model=text, memory_mb=big, simulated=st.booleans())
+gpus = st.builds(
+    Gpu,
+    uuid=word.map(GpuUuid),
+    index=count,
+    model=text,
+    memory_mb=big,
+    simulated=st.booleans(),
+    parent=text.map(GpuUuid),
+)
 conditions = st.builds(
     GpuCondition,
     uuid=word.map(GpuUuid),
@@ -83,6 +91,7 @@ inventories = st.builds(
     mps=text,
     unenforced=text,
     containers_fault=text,
+    opens_no_stream=st.booleans(),
 )
 nodes = st.from_regex(NODE_NAME, fullmatch=True).map(NodeName)
 shares = st.integers(1, 1_000)
@@ -180,6 +189,7 @@ ends = st.builds(
     error=text,
     node_fault=text,
     gpu_fault=text,
+    hung_up=st.booleans(),
 )
 finishes = st.builds(TaskFinished, node=nodes, key=keys, end=ends)
 log_requests = st.builds(LogRequest, request=big, key=keys, offset=st.integers(-INT64, INT64), limit=big, wait_ms=big)
@@ -336,9 +346,9 @@ def test_an_error_with_undecodable_bytes_still_reaches_people() -> None:
 def test_every_field_of_every_noun_is_on_the_wire() -> None:
     """A field added to a noun and forgotten here would be dropped in silence: the strategies name them all."""
     drawn: dict[type[msgspec.Struct], int] = {
-        Inventory: 25,
+        Inventory: 26,
         GpuCondition: 6,
-        Gpu: 5,
+        Gpu: 6,
         TaskStatus: 5,
         TaskInventory: 3,
         Started: 3,
@@ -349,7 +359,7 @@ def test_every_field_of_every_noun_is_on_the_wire() -> None:
         StopNotice: 4,
         Warn: 5,
         Signal: 3,
-        TaskEnd: 9,
+        TaskEnd: 10,
         LogRequest: 5,
         LogChunk: 6,
     }

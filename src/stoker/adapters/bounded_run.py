@@ -11,7 +11,7 @@ import os
 import selectors
 import signal
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from stoker.adapters.clock import SystemClock
@@ -47,8 +47,10 @@ class BoundedRunner:
     def __init__(self) -> None:
         self._stuck: subprocess.Popen[bytes] | None = None
 
-    def run(self, argv: Sequence[str], timeout_s: float, name: str = "") -> ProgramOutput:
-        """Run a program to its end. `name`: what errors call it, else the program's own.
+    def run(
+        self, argv: Sequence[str], timeout_s: float, name: str = "", env: Mapping[str, str] | None = None
+    ) -> ProgramOutput:
+        """Run a program to its end. `name`: what errors call it, else the program's own. `env`: variables besides ours.
 
         Raises: ProgramTimeout when it doesn't end in time, or an earlier one hasn't ended yet; OSError when it can't be
         started (by its errno), or writes more than OUTPUT_MAX.
@@ -62,7 +64,7 @@ class BoundedRunner:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            env={**os.environ, "LC_ALL": "C"},
+            env={**os.environ, "LC_ALL": "C", **(env or {})},
             start_new_session=True,
         )
         assert process.stdout is not None

@@ -31,6 +31,8 @@ from stoker.ports import Clock
 
 PATIENCE_S: Final = 2.0
 DUE_MAX: Final = 10_000
+GATHER_S: Final = 0.2
+"""Folders that come within it are removed together: a thread that is woken for each short job costs more than they."""
 ENTRIES_MAX: Final = 100_000
 FIRST_S: Final = 3600.0
 """From the start to the first look at what may go: by then the machine's wall clock should have been set."""
@@ -115,16 +117,19 @@ class CheckpointFolders:
             if self._thread is None:
                 self._thread = threading.Thread(target=self._remove, name="checkpoint-folders", daemon=True)
                 self._thread.start()
-            self._news.notify()
+            if len(self._due) == 1:  # it waits for the first alone
+                self._news.notify()
 
     def _remove(self) -> None:
         while True:
             with self._news:
                 self._removing = _NOTHING
-                while not self._due and (left_s := self._look_at_s - self._clock.mono()) > 0:
-                    if self._ended:
-                        return
-                    self._news.wait(left_s)
+                if not self._due:
+                    while not self._due and (left_s := self._look_at_s - self._clock.mono()) > 0:
+                        if self._ended:
+                            return
+                        self._news.wait(left_s)
+                    self._news.wait_for(lambda: self._ended, GATHER_S)
                 if self._due:
                     self._removing = next(iter(self._due))
                     del self._due[self._removing]

@@ -27,6 +27,10 @@ _INIT: Final = "docker-init"
 _UNBOUNDED: Final = None
 """Time of a pull, which whoever takes its steps bounds."""
 _LATEST: Final = "latest"
+_UNREACHABLE: Final = 900
+"""Status by which the library says that it got no answer at all."""
+_IN_AN_ANSWER: Final = 500
+"""What went wrong after an engine had begun to answer is told as if it hadn't."""
 _DONE: Final = ("Verifying Checksum", "Download complete", "Extracting", "Pull complete")
 
 
@@ -160,7 +164,8 @@ async def _translated() -> AsyncIterator[None]:
     try:
         yield
     except DockerError as error:
-        raise EngineFault(" ".join(str(error.message).split()), error.status) from error
+        status = 0 if error.status == _UNREACHABLE else error.status
+        raise EngineFault(" ".join(str(error.message).split()), status) from error
     except (ClientError, OSError, ValueError) as error:
         if isinstance(error, TimeoutError):
             raise
@@ -208,7 +213,7 @@ def _step(line: bytes) -> Mapping[str, Any]:
     if "error" in step:
         detail = step.get("errorDetail")
         words = detail.get("message") if isinstance(detail, dict) else None
-        raise EngineFault(" ".join(str(words or step["error"]).split()))
+        raise EngineFault(" ".join(str(words or step["error"]).split()), _IN_AN_ANSWER)
     return step
 
 

@@ -5,7 +5,7 @@ from typing import Protocol
 
 from stoker.brain.domain.container import EngineInfo, ListedContainer, LocalImage, PullStep
 from stoker.brain.domain.instruction import Start
-from stoker.brain.domain.job import EndCause
+from stoker.brain.domain.job import EndCause, TaskEnd
 
 
 class ContainerEngine(Protocol):
@@ -60,6 +60,10 @@ class Containers(Protocol):
         """Whether the engine puts a container into the cgroup of its task, where there is one."""
         ...
 
+    def ended(self, end: TaskEnd) -> None:
+        """Hear of the end of a task, which may say that the engine was gone."""
+        ...
+
     def image_of(self, start: Start) -> str:
         """Return the image of the container that a start runs in; empty = it runs as a process."""
         ...
@@ -80,6 +84,9 @@ class NoContainers:
     contained = True
 
     def serve(self, cluster_id: str) -> None:
+        return None
+
+    def ended(self, end: TaskEnd) -> None:
         return None
 
     def image_of(self, start: Start) -> str:

@@ -8,6 +8,7 @@ Rules: I1  a node says that it runs containers only while its engine answers, an
            faults of the node. An image that doesn't exist, or is of another architecture, is the job's
        I4  what the agent has pulled is bounded: the images that no job has used for the longest time go
        I5  a container of this agent whose task isn't open here is removed, when the agent starts and then every minute
+       I6  a start that finds no engine has it looked at, at once: the next one isn't sent here. It is never the job's
 """
 
 import asyncio
@@ -21,12 +22,12 @@ import msgspec
 from stoker.agent.container_ports import ContainerEngine, ContainerFault
 from stoker.agent.runner.container.names import KEY_LABEL, OWNER_LABEL
 from stoker.agent.runner.files import replace_file
-from stoker.agent.runner.protocol import BadFrame, parse_key
+from stoker.agent.runner.protocol import ENGINE_FAULT, BadFrame, parse_key
 from stoker.agent.settings import ExecutorSettings
 from stoker.brain.domain.container import PLAIN, EngineFault, EngineInfo, PullStep
 from stoker.brain.domain.ids import JobId
 from stoker.brain.domain.instruction import Start, TaskKey
-from stoker.brain.domain.job import EndCause
+from stoker.brain.domain.job import EndCause, TaskEnd
 from stoker.ports import Clock, Telemetry
 
 IMAGES_NAME: Final = "images.json"
@@ -91,6 +92,7 @@ class NodeContainers:
         self._cluster = ""
         self._pulls: dict[str, _Pull] = {}
         self._missed = 0
+        self._doubted = asyncio.Event()
         self._info: EngineInfo | None = None
         self.fault = "its container engine hasn't been looked at yet"
         """Why nothing can be run in a container; empty = it can (I1)."""
@@ -133,6 +135,16 @@ class NodeContainers:
                 self._telemetry.event("container_engine_found", version=self._info.version)
         self.fault = fault
 
+    def ended(self, end: TaskEnd) -> None:
+        """Hear of the end of a task, which may say that the engine was gone (I6)."""
+        if end.error.startswith(ENGINE_FAULT):
+            self._doubt()
+
+    def _doubt(self) -> None:
+        """Look at the engine at once, since a start or a container found it gone."""
+        self._missed += 1
+        self._doubted.set()
+
     async def watch(self, may_run: Callable[[TaskKey], bool], changed: Callable[[], None]) -> None:
         """Look at the engine again and again, and remove orphan containers (I5), for ever."""
         swept_at = self._clock.mono() - SWEEP_S
@@ -147,7 +159,17 @@ class NodeContainers:
                     await self.sweep(may_run)
                 except EngineFault as error:
                     self._telemetry.warn("container_sweep_failed", error=str(error))
-            await self._clock.sleep(LOOK_AGAIN_S if self.fault or self._missed else LOOK_S)
+            await self._pause(LOOK_AGAIN_S if self.fault or self._missed else LOOK_S)
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait for some time, or until the engine is doubted."""
+        waits = [asyncio.ensure_future(each) for each in (self._clock.sleep(seconds), self._doubted.wait())]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in waits:
+                each.cancel()
+        self._doubted.clear()
 
     async def sweep(self, may_run: Callable[[TaskKey], bool]) -> int:
         """Remove the containers of this agent whose tasks aren't open (I5), and return how many there were.
@@ -192,6 +214,8 @@ class NodeContainers:
                 if await self._lacks(image, self._info):
                     raise ContainerFault(f"image {image[:200]} isn't here after its pull", EndCause.NEVER_STARTED)
         except EngineFault as error:
+            if not error.status:
+                self._doubt()
             raise _container_fault("the container engine of this node:", error) from error
         known = self._images.get(image)
         if known is not None:
@@ -332,7 +356,8 @@ def device_requests(gpus: tuple[str, ...], kind: str) -> list[dict[str, object]]
 def _container_fault(begin: str, error: EngineFault) -> ContainerFault:
     """Return the end of a start by what the engine said, and whose fault that is (I3)."""
     words = str(error)
-    is_jobs = error.status in (400, 404) or any(each in words.lower() for each in _JOBS_FAULT)
+    said_so = error.status in (400, 404) or any(each in words.lower() for each in _JOBS_FAULT)
+    is_jobs = said_so and error.status != 0  # what can't be reached has said nothing of images (I6)
     return ContainerFault(f"{begin} {words[:400]}", EndCause.START_FAILED if is_jobs else EndCause.NEVER_STARTED)
 
 

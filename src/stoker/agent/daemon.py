@@ -21,8 +21,7 @@ Rules: A1  the first report on each stream is the inventory of tasks, and none i
            many CPUs are offered
        A25 what its runner can't hold tasks to, for want of a cgroup or a controller, is logged once, and the node
            registers with it
-       A16 another cluster begins anew, once nothing is left of the former: its job 1 isn't ours, of which we may know
-           how it ended
+       A16 another cluster begins anew, once nothing is left of the former, whose job 1 is another job
        A23 the end of a task is told once its GPUs were found clean, or are no longer offered: whoever hears of the end
            may place the next task there at once
        A24 so is what the site's own check finds, and a disk that is nearly full: the node starts nothing, and what runs
@@ -111,7 +110,7 @@ class Daemon:
         self._obeyed = ports.fence.read()
         ports.folders.serve(self._obeyed.cluster_id)
         ports.containers.serve(self._obeyed.cluster_id)
-        self._refused = ""
+        self._refused, self._has_no_runner = "", False
         self._unanswered: int | None = None
         # Looks since the runner was asked how it is. None = it needn't answer: it is too old, or isn't connected.
         self._stream: Stream | None = None
@@ -171,6 +170,7 @@ class Daemon:
             fault=fault,
             keeps_scripts=keeps_scripts,
             unenforced=self._unenforced,
+            opens_no_stream=bool(fault) and (self._has_no_runner or bool(self._fence_fault)),
         )
         if inventory != self.node:
             self._registration = msgspec.structs.replace(self._registration, inventory=inventory)
@@ -184,6 +184,7 @@ class Daemon:
                 await self._ports.runner.connect()
             except OSError as error:
                 self._ports.telemetry.warn("runner_unavailable", error=str(error))
+                self._has_no_runner = True
                 self._take_fault(f"it has no runner that works: {error}", keeps_leases=self.node.keeps_leases)
                 await self._ports.clock.sleep(self._runner_backoff.next_s())
                 continue
@@ -210,7 +211,7 @@ class Daemon:
             case RunnerInventory():
                 self._observed.inventory(report)
                 self._ports.folders.keep(key.job for key in self._observed.open)
-                self._tasks_max, self._short_of = report.tasks_max, report.short_of
+                self._tasks_max, self._short_of, self._has_no_runner = report.tasks_max, report.short_of, False
                 self._executor.cgroups = report.cgroups
                 self._take_notes("; ".join(report.notes))
                 self._executor.keeps_scripts = report.keeps_scripts
@@ -290,6 +291,7 @@ class Daemon:
 
     def _take_end(self, report: TaskOver) -> None:
         again, end = self._observed.has_arrived(report.key), report.end
+        self._ports.containers.ended(end)
         status = self._observed.open.get(report.key)
         self._observed.over(report)
         self._offer(report, status)

@@ -12,14 +12,18 @@ Rules: Q1  a GPU is lost once two looks in a row can't open it, or don't list it
        Q8  one that doesn't answer where others do is kept back while no task has it; what else is known of it stays
        Q6  the words of a condition stay until its cause or its state changes, however its numbers move: each change is
            a new registration of the node
+       Q9  MIG instances are GPUs here: what a look says is wrong with their GPU, it says of each of them. One that
+           isn't listed any more while its GPU is there was taken away by who divides that: it is lost as long as a task
+           has it or the node still offers it, and forgotten then. So is a whole GPU once MIG is on
 Source: NVIDIA, "XID Errors", for which of them an application causes.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
+from stoker.brain.domain.gpu import index_text
 from stoker.brain.domain.gpu_telemetry import GpuLook, GpuProcess, GpuSample
 from stoker.brain.domain.health import REASON_MAX, XIDS_DRAIN, GpuCondition, HealthKind, HealthState
 from stoker.brain.domain.ids import GpuUuid
@@ -30,6 +34,8 @@ LOOKS_MAX: Final = 2
 CLEAN_LOOKS: Final = 3
 COOLER_C: Final = 10
 ERROR_CLEAN_MAX_S: Final = 86_400.0
+_INSTANCE: Final = "MIG-"
+_NOT_LISTED: Final = "it isn't listed any more"
 _DIRT: Final = (HealthKind.PROCESS, HealthKind.MEMORY, HealthKind.UNANSWERED)
 
 Found = tuple[HealthKind, str]
@@ -77,12 +83,14 @@ class GpuHealth:
         self._rules = rules
         self._name_of = name_of
         self.memory = memory or HealthMemory()
+        self.offered: Collection[GpuUuid] = ()
+        """GPUs that the node would offer if none had a condition."""
         self._missed: dict[GpuUuid, int] = {}
         # Looks in a row that didn't find it.
         self._clean: dict[GpuUuid, int] = {}
         # Looks in a row that found nothing wrong, while it has a condition.
-        self._seen: dict[GpuUuid, int] = {}
-        # Indexes of GPUs that a look of this agent has found.
+        self._seen: dict[GpuUuid, GpuSample] = {}
+        # Newest samples of GPUs that a look of this agent has found.
 
     @property
     def conditions(self) -> tuple[GpuCondition, ...]:
@@ -96,12 +104,35 @@ class GpuHealth:
         """
         before = dict(self.memory.conditions)
         here = {sample.uuid: sample for sample in look.samples if sample.uuid}
-        for uuid, index in self._seen.items():
-            if uuid not in here:
-                here[uuid] = GpuSample(uuid=uuid, index=index, fault="it isn't listed any more")
+        for uuid, seen in [*self._seen.items()]:
+            if uuid not in here and self._is_taken_away(seen, look, here, held):
+                self._forget(uuid)
+            elif uuid not in here:
+                here[uuid] = GpuSample(uuid=uuid, index=seen.index, parent=seen.parent, fault=_NOT_LISTED)
+        for uuid in [*self.memory.conditions]:  # of an agent before this one too
+            if uuid.startswith(_INSTANCE) and uuid not in here and self._is_over(uuid, held):
+                self._forget(uuid)
         for uuid, sample in here.items():
             self._fold_one(sample, is_held=held is None or uuid in held, now=now, mono_s=mono_s)
         return self.memory.conditions != before
+
+    def _is_taken_away(
+        self, seen: GpuSample, look: GpuLook, here: Collection[GpuUuid], held: Collection[GpuUuid] | None
+    ) -> bool:
+        """Return whether a device that isn't listed any more is to be forgotten (Q9)."""
+        if not self._is_over(seen.uuid, held):
+            return False
+        return seen.uuid in look.divided or seen.parent in look.divided or seen.parent in here
+
+    def _is_over(self, uuid: GpuUuid, held: Collection[GpuUuid] | None) -> bool:
+        """Return whether nobody needs to know any more that this device is gone."""
+        return held is not None and uuid not in held and uuid not in self.offered
+
+    def _forget(self, uuid: GpuUuid) -> None:
+        kept = self.memory
+        tables: tuple[dict[GpuUuid, Any], ...] = (self._seen, self._missed, self._clean)
+        for table in (*tables, kept.conditions, kept.errors, kept.ecc):
+            table.pop(uuid, None)
 
     def judge_ended(self, samples: Iterable[GpuSample], now: Instant, mono_s: float) -> str:
         """Take a look at GPUs whose task has just ended; return in words the faults that can have ended it."""
@@ -113,7 +144,7 @@ class GpuHealth:
                 self._put(sample, HealthState.DRAINED, found, now)
             known = self.memory.conditions.get(sample.uuid)
             if known is not None and known.ends_work:
-                told.append(f"GPU {sample.index} ({sample.uuid}): {known.reason}")
+                told.append(f"GPU {index_text(sample.index)} ({sample.uuid}): {known.reason}")
         return "; ".join(told)[:REASON_MAX]
 
     def dirt_of(self, sample: GpuSample) -> Found | None:
@@ -139,7 +170,7 @@ class GpuHealth:
                 self._put(sample, HealthState.DRAINED, (HealthKind.UNANSWERED, sample.unanswered), now)
             return  # Q8
         if not sample.fault:
-            self._seen[uuid], self._missed[uuid] = sample.index, 0
+            self._seen[uuid], self._missed[uuid] = sample, 0
         else:
             self._missed[uuid] = self._missed.get(uuid, 0) + 1
             if self._missed[uuid] < LOOKS_MAX and uuid not in self.memory.conditions:

@@ -6,15 +6,21 @@ Rules: G1  a task may open the device nodes of its own GPUs and of no other: all
            of GPUs that are known to be others'
        G3  a task whose GPUs are all beside one NUMA node, which has as many CPUs as the task asked for, runs on the
            CPUs of that node, as far as the agent may use them; any other task runs on all of them
+       G5  a task with a MIG instance may open the device node of its GPU, and of the driver's capabilities those of its
+           GPU instance and its compute instance; those of other instances, and the one by which GPUs are divided, are
+           denied to every task
        G4  what can't be read isn't known; nothing is guessed
 Source: `/proc/driver/nvidia/gpus/BUS/information` for the minor number, and the README of NVIDIA's driver for the names
-        of device nodes; Documentation/ABI/testing/sysfs-bus-pci (`numa_node`) and sysfs-devices-node (`cpulist`).
+        of device nodes; NVIDIA, "MIG User Guide", "Device Nodes and Capabilities", for what stands in
+        `/proc/driver/nvidia/capabilities` and `/dev/nvidia-caps`; Documentation/ABI/testing/sysfs-bus-pci (`numa_node`)
+        and sysfs-devices-node (`cpulist`).
 """
 
 import os
 import re
 import stat
 from collections.abc import Iterable, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Final
 
@@ -26,6 +32,11 @@ _ROOT: Final = Path("/")
 _DEVICE_NAME: Final = re.compile(r"nvidia[0-9]{1,3}")
 _MINOR: Final = re.compile(r"^Device Minor:\s*([0-9]{1,3})\s*$", re.MULTILINE)
 _CPU_RANGE: Final = re.compile(r"([0-9]{1,5})(?:-([0-9]{1,5}))?")
+_CAPABILITIES: Final = "proc/driver/nvidia/capabilities"
+_CAPABILITY: Final = re.compile(r"^DeviceFileMinor:\s*([0-9]{1,6})\s*$", re.MULTILINE)
+_CAPABILITY_FILES: Final = ("mig/config", "gpu*/mig/gi*/access", "gpu*/mig/gi*/ci*/access")
+"""That by which GPUs are divided, and those of instances. `mig/monitor`, by which they are watched, is left to its
+mode."""
 DEVICES_MAX: Final = 512
 """Device nodes that a task is kept from; a machine has tens. What lies beyond is kept by its mode alone."""
 
@@ -40,7 +51,9 @@ class MachineLocality:
         self._confine = confine
         self._bind = bind
         self._root = root
-        self._devices: dict[GpuUuid, _Device | None] = {}
+        self._devices: dict[GpuUuid, tuple[_Device, ...]] = {}
+        self._unsure: set[GpuUuid] = set()
+        # Those of which not every device is known.
         self._numa_nodes: dict[GpuUuid, int] = {}
         self._every: tuple[_Device, ...] = ()
         self._cpus: dict[int, tuple[int, ...]] = {}
@@ -48,13 +61,15 @@ class MachineLocality:
     def learn(self, gpus: Iterable[ProbedGpu]) -> None:
         """Take in what a probe found now. What was known of a GPU that isn't listed any more stays."""
         for gpu in gpus:
-            self._devices[gpu.uuid] = _number_of(self._root / gpu.device.lstrip("/")) if gpu.device else self._by(gpu)
+            own = [_number_of(self._root / gpu.device.lstrip("/"))] if gpu.device else self._by(gpu)
+            self._devices[gpu.uuid] = tuple(device for device in own if device is not None)
+            (self._unsure.add if None in own else self._unsure.discard)(gpu.uuid)
             node = gpu.numa_node if gpu.numa_node >= 0 else self._numa_of(gpu.bus)
             self._numa_nodes[gpu.uuid] = node
             if node >= 0 and node not in self._cpus:
                 self._cpus[node] = self._cpus_beside(node)
-        known = [device for device in self._devices.values() if device is not None]
-        self._every = tuple(sorted({*known, *self._nodes_there()}))[:DEVICES_MAX]
+        known = [device for devices in self._devices.values() for device in devices]
+        self._every = tuple(sorted({*known, *self._nodes_there(), *self._capabilities()}))[:DEVICES_MAX]
 
     def placement(self, gpus: Sequence[GpuUuid], cpus: int) -> Placement:
         return Placement(
@@ -62,10 +77,10 @@ class MachineLocality:
         )
 
     def _denied(self, gpus: Sequence[GpuUuid]) -> tuple[_Device, ...]:
-        own = {self._devices.get(uuid) for uuid in gpus}
-        if None not in own:
+        own = {device for uuid in gpus for device in self._devices.get(uuid, ())}
+        if all(uuid in self._devices and uuid not in self._unsure for uuid in gpus):
             return tuple(device for device in self._every if device not in own)  # G1
-        others = {device for uuid, device in self._devices.items() if uuid not in gpus}  # G2
+        others = {device for uuid, devices in self._devices.items() if uuid not in gpus for device in devices}  # G2
         return tuple(device for device in self._every if device in others and device not in own)
 
     def _beside(self, gpus: Sequence[GpuUuid], cpus: int) -> tuple[int, ...]:
@@ -76,11 +91,32 @@ class MachineLocality:
         near = self._cpus.get(nodes[0], ())
         return near if len(near) >= max(1, cpus) else ()
 
-    def _by(self, gpu: ProbedGpu) -> _Device | None:
-        """The device node of an NVIDIA GPU, by its PCI address."""
+    def _by(self, gpu: ProbedGpu) -> list[_Device | None]:
+        """The device nodes of an NVIDIA GPU or MIG instance, by its PCI address; None = one that isn't known."""
         text = _text(self._root / f"proc/driver/nvidia/gpus/{_kernels(gpu.bus)}/information") if gpu.bus else ""
-        minor = _MINOR.search(text)
-        return _number_of(self._root / f"dev/nvidia{minor[1]}") if minor else None
+        found = _MINOR.search(text)
+        if found is None:
+            return [None]
+        whole = _number_of(self._root / f"dev/nvidia{found[1]}")
+        if not gpu.parent:
+            return [whole]
+        instance = self._root / _CAPABILITIES / f"gpu{found[1]}/mig/gi{gpu.gpu_instance}"
+        return [
+            whole,
+            self._capability(instance / "access"),
+            self._capability(instance / f"ci{gpu.compute_instance}/access"),
+        ]
+
+    def _capability(self, file: Path) -> _Device | None:
+        """The device node that a capability of the driver is opened by (G5)."""
+        minor = _CAPABILITY.search(_text(file))
+        return _number_of(self._root / f"dev/nvidia-caps/nvidia-cap{minor[1]}") if minor else None
+
+    def _capabilities(self) -> list[_Device]:
+        """Every capability that isn't for every task (G5)."""
+        folder = self._root / _CAPABILITIES
+        files = (file for pattern in _CAPABILITY_FILES for file in islice(folder.glob(pattern), DEVICES_MAX))
+        return [device for file in files if (device := self._capability(file)) is not None]
 
     def _nodes_there(self) -> list[_Device]:
         try:

@@ -14,7 +14,6 @@ Rules: G1  a look that fails stops nothing: the figures grow old, and say how ol
        G8  no GPU is called dirty whose task is just ending, or had begun or ended while the look was under way
 """
 
-import asyncio
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -39,6 +38,9 @@ PAUSE_MAX_S: Final = 60.0
 """Between two looks of which none succeeds."""
 RELEASE_S: Final = 5.0
 """A driver takes a second or two to give back what a large process had."""
+STALE_S: Final = 20.0
+LOOKS_STALE: Final = 4
+"""Figures are stale after so many seconds, and so many looks that failed. REST calls them stale after the same."""
 RELEASE_LOOK_S: Final = 0.1
 """Between two looks at a GPU that isn't clean yet; each pause is longer by half than the one before."""
 
@@ -57,6 +59,7 @@ class DeviceLook(NamedTuple):
     holders: Holders
     at: Mono
     simulated: bool = False
+    divided: tuple[GpuUuid, ...] = ()
 
 
 class GpuMonitor:
@@ -85,7 +88,7 @@ class GpuMonitor:
         # GPUs whose task has ended and that aren't judged yet, and by how many ends.
         self._clock = clock
         self._telemetry = telemetry
-        self._period_s = period_s
+        self.period_s = period_s
         self._seldom_s = seldom_s
         self._told = ""
         self._sent_at: Mono | None = None
@@ -95,7 +98,6 @@ class GpuMonitor:
         """Those of the newest look. None = none has succeeded."""
         self.clock_ahead_ms = 0
         """By how much a script moves the clock of this node."""
-        self._asking = asyncio.Lock()
 
     async def run(self, holders: Callable[[], Holders | None]) -> None:
         """Look again and again, until cancelled."""
@@ -111,21 +113,20 @@ class GpuMonitor:
             except OSError as fault:
                 failed += 1
                 self._tell(str(fault))
-                await self._clock.sleep(min(self._period_s * 2 ** min(failed, 10), PAUSE_MAX_S))  # G1
+                await self._clock.sleep(min(self.period_s * 2 ** min(failed, 10), PAUSE_MAX_S))  # G1
                 continue
             failed = 0
             self._tell("")
-            await self._clock.sleep(self._period_s)
+            await self._clock.sleep(self.period_s)
 
     async def look(self, holders: Holders) -> DeviceLook:
         """Look at every GPU now. Raises: OSError."""
-        async with self._asking:
-            look = await self._sample(None, holders.keys())
+        look = await self._sample(None, holders.keys())
         now = self._clock.mono()
         self.clock_ahead_ms = look.clock_ahead_ms
         readings = tuple(self._reading(sample, holders, now) for sample in look.samples if sample.uuid)
         self._busy = {uuid: busy for uuid, busy in self._busy.items() if uuid in holders}
-        self.figures = DeviceLook(look.samples, readings, holders, now, look.simulated)
+        self.figures = DeviceLook(look.samples, readings, holders, now, look.simulated, look.divided)
         return self.figures
 
     async def released(self, gpus: Collection[GpuUuid], *, went_well: bool) -> str:
@@ -154,8 +155,7 @@ class GpuMonitor:
         while True:
             unanswered = ""
             try:
-                async with self._asking:
-                    samples = (await self._sample(indexes, ())).samples
+                samples = (await self._sample(indexes, ())).samples
             except OSError as fault:
                 unanswered = str(fault)
             now, mono = self._clock.now(), self._clock.mono()
@@ -190,7 +190,7 @@ class GpuMonitor:
         held = None
         if before is not None and after is not None:
             held = {**before, **after, **self._releasing}.keys()
-        look = GpuLook(samples=self.figures.samples, simulated=self.figures.simulated)
+        look = GpuLook(samples=self.figures.samples, divided=self.figures.divided)
         known, errors = {each.uuid: each for each in self.health.conditions}, dict(self.health.memory.ecc)
         if self.health.fold(look, held, self._clock.now(), self._clock.mono()):
             self._say_changed(known)
@@ -263,6 +263,11 @@ class MetricsSource(NamedTuple):
     def figures(self) -> DeviceLook | None:
         """The newest look. None = there is none."""
         return self.monitor.figures if self.monitor else None
+
+    @property
+    def stale_s(self) -> float:
+        """Age in seconds up to which figures say something of now."""
+        return max(STALE_S, LOOKS_STALE * self.monitor.period_s) if self.monitor else STALE_S
 
     @property
     def gpus(self) -> Sequence[ProbedGpu]:

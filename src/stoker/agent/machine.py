@@ -12,6 +12,8 @@ Rules: W1  a probe that fails never stops the agent: the node joins with what th
            agent is started anew, unless another fault may be the reason; one that names another GPU isn't. Only who
            takes a GPU out knows that it is gone for good, and says so: removes the file of the known ones
            (`known_gpus.py`) and restarts the agent. Simulated GPUs are those of their script
+       W6  a MIG instance that isn't listed while its GPU is there was taken away by who divides that, and isn't known
+           any more; nor is a GPU of which instances are listed. While the GPU has none at all, they are waited for
        W5  what the first look without a fault lists is other hardware if none of the known GPUs is among it, or if new
            ones stand in for all that are gone: then only what is listed is known
 Source: `cpu.max` and `memory.max` as in the kernel's Documentation/admin-guide/cgroup-v2.rst; boot id as in random(4);
@@ -35,7 +37,7 @@ from stoker.agent.known_gpus import KnownGpus
 from stoker.agent.runner.site_program import program_fault
 from stoker.agent.settings import ADDRESS, LIMITS, AgentSettings, ExecutorSettings, GpuSettings, job_limits
 from stoker.brain.domain.errors import StokerError, refuse
-from stoker.brain.domain.gpu import Gpu
+from stoker.brain.domain.gpu import Gpu, index_text
 from stoker.brain.domain.health import GpuCondition
 from stoker.brain.domain.ids import GpuUuid, NodeName
 from stoker.brain.domain.label import parse_taint, taint_text
@@ -100,7 +102,7 @@ class GpuWatch:
         # Whether it was asked if this is still the hardware that was known at the start (W5).
         self._missed = 0
         # Looks in a row that didn't see all that is offered.
-        self._told = ""
+        self._told = self._told_hidden = ""
 
     @property
     def offered(self) -> ProbeResult:
@@ -111,6 +113,7 @@ class GpuWatch:
         """Probe once, and return the GPUs to offer now."""
         found = await self._found()
         self._tell(_fault_text(found))
+        self._tell_hidden(found.hidden)
         here = {gpu.uuid for gpu in found.gpus}
         sees_less = any(gpu.uuid not in here for gpu in self._offered.gpus)
         self._missed = self._missed + 1 if sees_less else 0
@@ -130,6 +133,8 @@ class GpuWatch:
         if found.simulated:
             return found
         self._learn(found)
+        self._forget_divided(found)
+        self._file.keep(self._known.values())
         here = {gpu.uuid for gpu in found.gpus}
         gone = _unexplained([gpu for gpu in self._known.values() if gpu.uuid not in here], found.faults)
         return replace(found, faults=(*found.faults, *_gone_faults(gone))) if gone else found
@@ -142,7 +147,16 @@ class GpuWatch:
             if len(new) == len(here) or len(new) >= len(gone):
                 self._known = {}
         self._known |= here
-        self._file.keep(self._known.values())
+
+    def _forget_divided(self, found: ProbeResult) -> None:
+        """W6."""
+        here = {gpu.uuid for gpu in found.gpus}
+        divided = {gpu.parent for gpu in found.gpus if gpu.parent}
+        self._known = {
+            uuid: gpu
+            for uuid, gpu in self._known.items()
+            if uuid in here or not (uuid in divided or gpu.parent in divided or gpu.parent in here)
+        }
 
     async def watch(
         self, clock: Clock, again_s: float, settled_s: float, changed: Callable[[ProbeResult], None]
@@ -161,6 +175,11 @@ class GpuWatch:
             if after != before:
                 changed(after)
 
+    def _tell_hidden(self, words: str) -> None:
+        if words and words != self._told_hidden:
+            self._telemetry.warn("gpus_hidden", error=words)
+        self._told_hidden = words
+
     def _tell(self, trouble: str) -> None:
         """Once per trouble: a broken driver shouldn't fill the log."""
         if trouble and trouble != self._told:
@@ -170,15 +189,15 @@ class GpuWatch:
 
 def _unexplained(gone: Sequence[ProbedGpu], faults: Sequence[GpuFault]) -> list[ProbedGpu]:
     """Return those that no fault explains (W4): each fault names a GPU by its UUID or index, and none of these."""
-    indexes = {f"GPU {gpu.index}" for gpu in gone}
+    indexes = {f"GPU {index_text(gpu.index)}" for gpu in gone}
     if any(fault.where not in indexes and not fault.where.startswith(_UUIDS) for fault in faults):
         return []
     named = {fault.where for fault in faults}
-    return [gpu for gpu in gone if gpu.uuid not in named and f"GPU {gpu.index}" not in named]
+    return [gpu for gpu in gone if not named & {gpu.uuid, gpu.parent, f"GPU {index_text(gpu.index)}"}]
 
 
 def _gone_faults(gone: Sequence[ProbedGpu]) -> tuple[GpuFault, ...]:
-    pairs = [(f"GPU {gpu.index}", f"{gpu.uuid} isn't listed any more") for gpu in gone[:_NAMED_MAX]]
+    pairs = [(f"GPU {index_text(gpu.index)}", f"{gpu.uuid} isn't listed any more") for gpu in gone[:_NAMED_MAX]]
     if len(gone) > _NAMED_MAX:
         pairs.append((f"{len(gone) - _NAMED_MAX} more", "not listed either"))
     *others, (where, error) = pairs
@@ -206,7 +225,12 @@ def describe(
     here = {gpu.uuid for gpu in found.gpus}
     gpus = {
         gpu.uuid: Gpu(
-            uuid=gpu.uuid, index=gpu.index, model=gpu.model, memory_mb=gpu.memory_mb, simulated=found.simulated
+            uuid=gpu.uuid,
+            index=gpu.index,
+            model=gpu.model,
+            memory_mb=gpu.memory_mb,
+            simulated=found.simulated,
+            parent=gpu.parent,
         )
         for gpu in probed.gpus
     }
@@ -250,6 +274,9 @@ def _without_drained(found: ProbeResult, conditions: Sequence[GpuCondition]) -> 
         for gpu in found.gpus
         if gpu.uuid in kept and gpu.uuid not in named
     )
+    here = {gpu.uuid for gpu in found.gpus} | named
+    lost = [each for each in kept.values() if each.uuid.startswith("MIG-") and each.uuid not in here]
+    faults += tuple(GpuFault(where=each.uuid, error=f"{each.state}: {each.reason}") for each in lost)
     gpus = tuple(gpu for gpu in found.gpus if gpu.uuid not in kept)
     return replace(found, gpus=gpus, faults=(*found.faults, *faults))
 

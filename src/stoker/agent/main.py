@@ -7,6 +7,7 @@ import os
 import resource
 from collections.abc import Callable, Collection, Coroutine, Sequence
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -14,13 +15,14 @@ from msgspec.structs import replace
 
 from stoker import __version__
 from stoker.adapters.atomic_file import write_atomic
-from stoker.adapters.bounded_run import BoundedRunner
+from stoker.adapters.bounded_run import BoundedRunner, ProgramTimeout
 from stoker.adapters.checkpoint_folders import CheckpointFolders
 from stoker.adapters.clock import SystemClock
 from stoker.adapters.data_folder.ownership import hold_folder, unusable
 from stoker.adapters.entropy import SystemEntropy
 from stoker.adapters.gpu_probe.auto import asked_by, device_probe
 from stoker.adapters.gpu_probe.devices import DriverMissing
+from stoker.adapters.gpu_probe.nvidia_smi_sampler import SmiSampler
 from stoker.adapters.gpu_probe.nvml_sampler import NvmlSampler
 from stoker.adapters.gpu_probe.scripted import scripted_devices
 from stoker.adapters.gpu_probe.scripted_faults import ScriptedDevices
@@ -30,7 +32,8 @@ from stoker.agent.daemon import Daemon
 from stoker.agent.fence import FileFence
 from stoker.agent.gpu_health import GpuHealth, HealthRules
 from stoker.agent.gpu_locality import MachineLocality
-from stoker.agent.gpu_monitor import GpuMonitor, HealthFile, MetricsSource, NothingToAsk
+from stoker.agent.gpu_monitor import GpuMonitor, HealthFile, MetricsSource, NothingToAsk, Sample
+from stoker.agent.gpu_sampling import FirstThatAnswers, OneAtATime, SeldomLooks
 from stoker.agent.identity import NAME as IDENTITY_NAME
 from stoker.agent.identity import Identity, IdentityFile, root_shown, with_addresses
 from stoker.agent.instructions import TaskRules
@@ -51,7 +54,7 @@ from stoker.agent.machine import (
 from stoker.agent.node_health import NodeChecks, NodeHealth
 from stoker.agent.ports import AgentPorts, LinkDown, LinkRefused
 from stoker.agent.runner.process.kernel import give_back_memory
-from stoker.agent.runner.process.procfs import process_name, threads_of
+from stoker.agent.runner.process.procfs import kill_marked, process_name, threads_of
 from stoker.agent.runner_socket import RunnerSocket
 from stoker.agent.settings import AgentSettings, job_limits
 from stoker.agent.task_ports import TaskPorts
@@ -62,7 +65,7 @@ from stoker.brain.domain.ids import GpuUuid, NodeName
 from stoker.brain.domain.node import CONTAINER, ROOT
 from stoker.brain.domain.report import Registration
 from stoker.brain.domain.units import NEVER, Instant, utc_text
-from stoker.ports import Clock, Entropy, GpuProbe, Telemetry
+from stoker.ports import Clock, Entropy, GpuProbe, ProbedGpu, Telemetry
 
 if TYPE_CHECKING:
     from stoker.agent.containers import NodeContainers
@@ -76,6 +79,10 @@ THREADS_MIN: Final = 14
 task."""
 FILES_MIN: Final = 16
 """With fewer, gRPC ends the process by itself, at times without a word."""
+CHECK_MARK: Final = "STOKER_CHECK_MARK"
+"""Variable by which what a site's check leaves behind is found."""
+SMI_EVERY_S: Final = 5.0
+"""A look by nvidia-smi costs up to a second of CPU."""
 TETHER_S: Final = 10.0
 """With `jobs_end_with_agent`, a runner whose agent was killed waits that long for another, then ends its tasks."""
 
@@ -217,7 +224,6 @@ async def _serve(
     watch = GpuWatch(lambda: asyncio.to_thread(probe.probe), known, telemetry, asked=asked)
     found = await watch.look()
     locality = MachineLocality(confine=settings.executor.confine_devices, bind=settings.executor.cpu_binding == "numa")
-    locality.learn(found.gpus)
     runner, folders = _runner(settings, name, clock), _folders(settings, clock)
     containers = _containers(settings, uid, clock, telemetry)
     if containers is not None:
@@ -239,12 +245,13 @@ async def _serve(
             return seen
         return replace(seen, inventory=without_containers(seen.inventory, containers.fault))
 
+    _learn(found.gpus, locality, monitor)
     daemon = Daemon(registration(), ports, node_env=account_variables(), rules=_rules(settings))
     if monitor is not None:
         monitor.changed = lambda: daemon.amend(registration())
 
     def changed(_: object = None) -> None:
-        locality.learn(watch.offered.gpus)
+        _learn(watch.offered.gpus, locality, monitor)
         daemon.amend(registration())
 
     give_back_memory()  # what importing and setting up left behind is nearly two MiB
@@ -265,11 +272,22 @@ async def _serve(
     telemetry.event("agent_stopped", agent_id=name, jobs_run_on=not settings.executor.jobs_end_with_agent)
 
 
+def _learn(gpus: Sequence[ProbedGpu], locality: MachineLocality, monitor: GpuMonitor | None) -> None:
+    """Tell those who look after GPUs which of them the node has now."""
+    locality.learn(gpus)
+    if monitor is not None:
+        monitor.health.offered = {gpu.uuid for gpu in gpus}
+
+
 def _node_checks(settings: AgentSettings) -> NodeChecks:
-    rules, runner = settings.health, BoundedRunner()
+    rules, runner, runs = settings.health, BoundedRunner(), count()
 
     def run() -> tuple[int, str]:
-        said = runner.run([rules.check], rules.check_timeout_s)
+        mark = f"{os.getpid()}.{next(runs)}"
+        try:
+            said = runner.run([rules.check], rules.check_timeout_s, env={CHECK_MARK: mark})
+        finally:
+            kill_marked(CHECK_MARK, mark)  # also what has left the session of the check
         return said.status, said.out or said.err
 
     async def check() -> tuple[int, str]:
@@ -392,15 +410,16 @@ def _monitor(
 ) -> tuple[GpuMonitor | None, Callable[[], None]]:
     """Return the monitor of the GPUs, None = there is to be none, and what ends the process that it may keep."""
     gpu = settings.gpu
-    if not gpu.telemetry_s or gpu.detection == "nvidia-smi":
+    if not gpu.telemetry_s:
         return None, lambda: None
-    sampler = probe if isinstance(probe, ScriptedDevices) else NvmlSampler()
-
-    async def sample(indexes: Sequence[int] | None, held: Collection[GpuUuid]) -> GpuLook:
-        try:
-            return await asyncio.to_thread(sampler, indexes, held)
-        except DriverMissing as fault:
-            raise NothingToAsk(str(fault)) from fault
+    sampler: ScriptedDevices | NvmlSampler = probe if isinstance(probe, ScriptedDevices) else NvmlSampler()
+    by_library = OneAtATime(_in_thread(sampler))
+    by_program = SeldomLooks(_in_thread(SmiSampler()), clock, SMI_EVERY_S)
+    sample: Sample = by_library
+    if gpu.detection == "nvidia-smi":
+        sample = by_program
+    elif gpu.detection == "auto" and not isinstance(probe, ScriptedDevices):
+        sample = FirstThatAnswers(by_library, by_program, ProgramTimeout)
 
     file, rules = HealthFile(settings.data_dir, boot_id(), telemetry), settings.health
     health = GpuHealth(
@@ -419,6 +438,16 @@ def _monitor(
     monitor.gates = not isinstance(probe, ScriptedDevices) or probe.has_faults
     monitor.keep = file.keep
     return monitor, sampler.close
+
+
+def _in_thread(sampler: Callable[[Sequence[int] | None, Collection[GpuUuid]], GpuLook]) -> Sample:
+    async def sample(indexes: Sequence[int] | None, held: Collection[GpuUuid]) -> GpuLook:
+        try:
+            return await asyncio.to_thread(sampler, indexes, held)
+        except DriverMissing as fault:
+            raise NothingToAsk(str(fault)) from fault
+
+    return sample
 
 
 def _agent_uid(data_dir: Path, entropy: Entropy) -> str:

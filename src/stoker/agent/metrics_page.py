@@ -1,7 +1,12 @@
 """Page `/metrics` of an agent: the figures of its GPUs under the names of NVIDIA's dcgm-exporter.
 
 Dashboards and alerts that are made for that exporter read this page as they are. `hpc_job` is the job that holds a GPU,
-as dcgm-exporter's own mapping of jobs has it; of one that several share all of them, with commas.
+as dcgm-exporter's own mapping of jobs has it; of one that several share all of them, with commas. A MIG instance has
+the number of its GPU, a UUID of its own, and the labels `GPU_I_ID` and `GPU_I_PROFILE`; its temperature, power and
+errors are those of its GPU.
+
+Rules: M1  figures that are so old that they may say nothing of now have no lines, as of an exporter that is down: only
+           their age has
 
 Limits: `CONNECTIONS_MAX` connections at once, `REQUEST_BYTES_MAX` bytes of a request, `ANSWER_S` seconds for each.
 Source: dcgm-exporter, etc/default-counters.csv; Prometheus, "Text-based format".
@@ -13,6 +18,7 @@ from contextlib import suppress
 from typing import Final, NamedTuple
 
 from stoker.agent.gpu_monitor import DeviceLook, MetricsSource
+from stoker.brain.domain.gpu import index_parts, mig_profile
 from stoker.brain.domain.gpu_telemetry import GpuSample
 from stoker.ports import ProbedGpu
 
@@ -55,8 +61,9 @@ def page(source: MetricsSource) -> str:
     if figures is None:
         return ""
     known = {gpu.uuid: gpu for gpu in source.gpus}
+    age_s = source.mono() - figures.at
     lines: list[str] = []
-    for column in _COLUMNS:
+    for column in _COLUMNS if age_s <= source.stale_s else ():  # M1
         told = [(sample, column.value(sample, known.get(sample.uuid))) for sample in figures.samples if sample.uuid]
         if any(value is not None for _, value in told):
             lines += [f"# HELP {column.name} {column.help}", f"# TYPE {column.name} gauge"]
@@ -65,7 +72,6 @@ def page(source: MetricsSource) -> str:
                 for sample, value in told
                 if value is not None
             ]
-    age_s = source.mono() - figures.at
     lines += [
         "# HELP stoker_gpu_figures_age_seconds Seconds since the GPUs were looked at.",
         "# TYPE stoker_gpu_figures_age_seconds gauge",
@@ -76,11 +82,15 @@ def page(source: MetricsSource) -> str:
 
 def _labels(node: str, sample: GpuSample, gpu: ProbedGpu | None, figures: DeviceLook) -> str:
     jobs = dict.fromkeys(str(key.job) for key in figures.holders.get(sample.uuid, ()))
+    whole, slot = index_parts(sample.index)
+    own = gpu.gpu_instance if gpu and gpu.gpu_instance >= 0 else slot
+    instance = {} if slot is None else {"GPU_I_ID": own, "GPU_I_PROFILE": mig_profile(gpu.model) if gpu else ""}
     labels: Mapping[str, object] = {
-        "gpu": sample.index,
+        "gpu": whole,
         "UUID": sample.uuid,
-        "device": f"nvidia{sample.index}",
+        "device": f"nvidia{whole}",
         "modelName": gpu.model if gpu else "",
+        **instance,
         "Hostname": node,
         "hpc_job": ",".join(jobs),
         **({"simulated": "true"} if figures.simulated else {}),

@@ -4,7 +4,8 @@ Rules: K1  a check that ends with status 0 finds nothing; one that ends otherwis
            fault of the node, in the last line that it wrote, until a later one finds nothing
        K2  a data folder with less than `disk_min_mb` left, or a twentieth of a smaller disk, is a fault of the node
            until a quarter more is left
-       K3  neither holds up anything else: a check runs in a thread, one at a time, and is killed when its time is over
+       K3  neither holds up anything else: a check runs in a thread, one at a time, and is killed when its time is over,
+           with all that it has started, also in sessions of their own
        K4  what a person drained stays drained: a fault, and its end, are the node's own
 """
 

@@ -14,6 +14,7 @@ Limits: of an end that has arrived only the key stays here, 150 bytes; the runne
 """
 
 from collections.abc import Iterable
+from itertools import islice
 from typing import Final
 
 from msgspec.structs import replace
@@ -23,6 +24,9 @@ from stoker.brain.domain.ids import GpuUuid, JobId
 from stoker.brain.domain.instruction import Start, TaskKey
 from stoker.brain.domain.report import Beat, Preparation, Started, TaskInventory, TaskPhase, TaskStatus, sum_of
 
+RELEASING_MAX: Final = 1_000
+"""Of one heartbeat."""
+_RELEASING: Final = "it waits for its GPUs to come clean"
 SETTLED_MAX: Final = 10_000
 """As many ends as the runner keeps. Older ones are forgotten here."""
 
@@ -176,9 +180,11 @@ class Observed:
         return TaskInventory(boot_id=boot_id, tasks=(*self.open.values(), *ended), kept=tuple(self._settled))
 
     def beat(self, preparing: tuple[Preparation, ...] = ()) -> Beat:
-        """Return the next beat, with the tasks that are ending, and those that are being prepared."""
+        """Return the next beat, with the tasks that are ending, prepared, or waiting for GPUs to be clean."""
         self._sequence += 1
         ending = tuple(key for key, status in self.open.items() if status.phase is TaskPhase.ENDING)
         ending = (*ending, *(key for key in self.held_back if key in self.offered))
         tasks_sum = sum_of((*self.open, *self.held_back))
-        return Beat(sequence=self._sequence, ending=ending, tasks_sum=tasks_sum, preparing=preparing)
+        releasing = (Preparation(key=key, text=_RELEASING) for key in self.held_back if key in self.offered)
+        told = (*preparing, *islice(releasing, RELEASING_MAX))
+        return Beat(sequence=self._sequence, ending=ending, tasks_sum=tasks_sum, preparing=told)

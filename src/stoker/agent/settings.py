@@ -113,7 +113,8 @@ class GpuSettings(msgspec.Struct, frozen=True, kw_only=True):
     telemetry_s: Annotated[float, Range(0, unit=" second")] = 5.0
     """Seconds between two looks at what the GPUs do: utilisation, memory, temperature, power, errors, processes. One
     small process of NVML's stays for it; a look costs it a millisecond for each GPU. 0 = no such looks: then no figures
-    are shown, and nothing tells a sick GPU from a healthy one before the driver does. nvidia-smi isn't asked."""
+    are shown, and nothing tells a sick GPU from a healthy one before the driver does. Where nvidia-smi is asked instead
+    no look begins sooner than 5 s after the one before, so the end of a job may be told that much later."""
     mps: Literal["auto", "on", "off"] = "auto"
     """Whether tasks that share a GPU are told of NVIDIA's MPS, which bounds what each takes of its computing time and
     memory. auto = where its daemon listens in mps_pipe_dir when the agent starts; on = always; off = never: sharing is

@@ -22,6 +22,7 @@ from stoker.brain.domain.alternative import Alternative, AlternativeKind
 from stoker.brain.domain.array import JobRef
 from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.errors import Refusal
+from stoker.brain.domain.gpu import mig_profile
 from stoker.brain.domain.ids import CONTROL, JobId
 from stoker.brain.domain.job import Job
 from stoker.brain.domain.job_changes import JobChanges
@@ -188,7 +189,10 @@ def _tries(
     if demand.gpu_count and not demand.shares:
         by_kind[AlternativeKind.MORE_TASKS] = free.those_that_fit(_in_more_tasks(demand))
     if demand.gpu_model:
-        models = sorted({gpu.model for each in view.nodes.values() for gpu in each.inventory.gpus})[:_MODELS_MAX]
+        models = sorted({gpu.model for each in view.nodes.values() for gpu in each.inventory.gpus})
+        if demand.gpu_count > 1 or demand.shares:
+            models = [model for model in models if not mig_profile(model)]
+        models = models[:_MODELS_MAX]
         asks = [replace(demand, gpu_model=model) for model in models]
         by_kind[AlternativeKind.OTHER_MODEL] = free.those_that_fit(asks)
     if demand.gpu_count:

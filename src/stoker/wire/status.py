@@ -107,6 +107,7 @@ STATUSES: Final[dict[str, Status]] = {
     "bad_gpu_share": _mistyped("Not a share of a GPU"),
     "shares_unknown": _impossible("No node knows shares of a GPU"),
     "share_of_one_gpu": _mistyped("A share of several GPUs"),
+    "mig_not_whole": _mistyped("Several MIG instances per task, or a share of one"),
     # the job is out of bounds
     "no_jobs": _malformed("The list of jobs is empty"),
     "empty_command": _malformed("The command is empty"),
@@ -346,6 +347,7 @@ SUBMIT_CODES: Final = (
     "out_of_range",
     "bad_gpu_share",
     "share_of_one_gpu",
+    "mig_not_whole",
     "shares_unknown",
     "text_too_long",
     "too_many_jobs",

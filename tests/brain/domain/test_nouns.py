@@ -10,7 +10,17 @@ from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.environment import host_file, share_variables, task_environment
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.fit import tasks_that_fit
-from stoker.brain.domain.gpu import Gpu, gpus_number, model_matches, parse_gpu_share
+from stoker.brain.domain.gpu import (
+    Gpu,
+    asks_for_mig,
+    gpus_number,
+    index_parts,
+    index_text,
+    mig_index,
+    mig_profile,
+    model_matches,
+    parse_gpu_share,
+)
 from stoker.brain.domain.ids import Epoch, GpuUuid, JobId, NodeName, Principal, parse_job_id
 from stoker.brain.domain.job import Attempt, Job, JobSpec, Task, Visible
 from stoker.brain.domain.lifecycle import (
@@ -55,6 +65,36 @@ def test_a_short_name_finds_the_drivers_long_one(wish: str, model: str) -> None:
 )
 def test_only_whole_words_in_order_match(wish: str, model: str) -> None:
     assert not model_matches(wish, model)
+
+
+SLICE = "NVIDIA H100 80GB HBM3 MIG 1g.10gb"
+
+
+@pytest.mark.parametrize(
+    "wish",
+    ["mig", "MIG", "1g.10gb", "mig-1g.10gb", "MIG 1g.10gb", "H100 1G.10GB", "h100-mig-1g.10gb", "H100 MIG", SLICE],
+)
+def test_who_asks_for_a_mig_instance_by_the_word_or_the_profile_gets_one_and_no_whole_gpu(wish: str) -> None:
+    assert model_matches(wish, SLICE)
+    assert not model_matches(wish, "NVIDIA H100 80GB HBM3")
+    assert asks_for_mig(wish)
+
+
+@pytest.mark.parametrize("wish", ["", "H100", "NVIDIA H100 80GB HBM3", "10gb", "80GB", "migraine", "*"])
+def test_who_does_not_ask_for_a_mig_instance_gets_none(wish: str) -> None:
+    assert not model_matches(wish, SLICE)
+    assert not asks_for_mig(wish)
+
+
+@pytest.mark.parametrize("wish", ["2g.20gb", "1g.10gb+me", "1c.1g.10gb", "A100 1g.10gb", "A100 mig", "11g.10gb"])
+def test_a_mig_instance_of_another_profile_or_gpu_is_another(wish: str) -> None:
+    assert not model_matches(wish, SLICE)
+
+
+def test_the_number_of_a_mig_instance_is_that_of_its_gpu_and_its_own() -> None:
+    assert [index_text(index) for index in (0, 15, mig_index(0, 3), mig_index(12, 0))] == ["0", "15", "0:3", "12:0"]
+    assert [index_parts(index) for index in (15, mig_index(12, 6))] == [(15, None), (12, 6)]
+    assert (mig_profile(SLICE), mig_profile("NVIDIA H100 80GB HBM3")) == ("1g.10gb", "")
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "1.0", "", " 7", "٣", "1" * 17, "123_4", "job-1", "9" * 16 + "9"])

@@ -8,6 +8,7 @@ from stoker.brain.domain.ids import JobId
 from stoker.brain.domain.job import EndCause
 from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.policy import Policy
+from stoker.brain.domain.reason import ReasonCode, describe
 from stoker.brain.state.commands import Cancel, Hold, Release, Requeue
 from tests.brain.state.story import ANNA, Story, spec
 
@@ -148,3 +149,18 @@ def test_who_would_hold_a_running_job_is_told_what_stops_and_holds_it() -> None:
     story.run(job, ("n1", 0))
     refused = story.refused(Hold(by=ANNA, target=parse_job_ref(str(job))))
     assert (refused.code, f"`stoker requeue --hold {job}`" in refused.hint) == ("job_live", True)
+
+
+@pytest.mark.parametrize(("end", "how"), [({"signal": 1}, "signal 1"), ({"exit_code": 129}, "code 129")])
+def test_a_job_whose_own_terminal_was_closed_says_so_and_is_over(end: dict[str, int], how: str) -> None:
+    """E3: nobody waits at a terminal for a second try."""
+    story = Story()
+    story.node("n1")
+    job = story.submit(spec(retries_max=3, tty=True))
+    story.run(job, ("n1", 0))
+    story.end(job, hung_up=True, **end)
+    done = story.job(job)
+    assert (done.state, done.reason is not None) == (JobState.FAILED, True)
+    assert done.reason is not None
+    assert done.reason.code is ReasonCode.TERMINAL_CLOSED
+    assert how in describe(done.reason)

@@ -212,14 +212,12 @@ def test_what_a_job_says_of_its_container_is_checked(bad: dict[str, object], cod
     ("beside", "words"),
     [
         ({"output": "/tmp/o"}, "files for its output"),
-        ({"image": "busybox"}, "an image"),
         ({"array": ArraySpec(indexes=((0, 3, 1),))}, "members of an array"),
         ({"demand": Demand(gpu_count=0, tasks=2)}, "several tasks"),
     ],
 )
 def test_a_job_has_no_terminal_beside_what_can_have_none(beside: dict[str, object], words: str) -> None:
     story = Story()
-    story.register("n1", replace(inventory("n1"), executors=("process", "container")))
     asked = replace(GOOD, tty=True, **beside)  # type: ignore[arg-type]  # a test names them
     refusal = story.refused(Submit(by=ANNA, specs=(asked,)))
     assert (refusal.code, words in refusal.message) == ("bad_terminal", True), refusal

@@ -147,3 +147,20 @@ def test_a_key_of_secrets_that_others_may_read_or_that_is_copied_with_the_folder
     said = one(folder.secret_key(path, data_dir))
     assert (said.level, "others may read it" in said.what, "chmod 600" in said.fix) == (Level.ERROR, True, True)
     assert one(folder.secret_key(data_dir / "secrets.key", data_dir)).level is Level.ERROR
+
+
+def test_an_archive_of_outputs_that_cannot_be_written_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert one(folder.archive("")).level is Level.OK
+    assert one(folder.archive(str(tmp_path))).level is Level.OK
+    assert one(folder.archive(str(tmp_path / "new"))).level is Level.OK
+    file = tmp_path / "file"
+    file.touch()
+    for path in (file, file / "below"):
+        assert one(folder.archive(str(path))).level is Level.ERROR
+
+    def refused(folder: Path) -> int:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(folder, "nameless_file", refused)
+    said = one(folder.archive(str(tmp_path)))
+    assert (said.level, "Permission denied" in said.what) == (Level.ERROR, True)

@@ -36,6 +36,11 @@ def test_devices_without_a_program_that_lists_them_are_an_error() -> None:
     assert node.none_found(devices=False).level is Level.WARNING
 
 
+def test_gpus_that_a_variable_hides_are_told_with_it() -> None:
+    (said,) = node.found(ProbeResult(gpus=(), hidden="CUDA_VISIBLE_DEVICES='' in the agent's environment: ..."))
+    assert (said.level, said.what.startswith("CUDA_VISIBLE_DEVICES=''")) == (Level.WARNING, True)
+
+
 def test_a_missing_script_of_gpus_is_told_as_the_agent_would(tmp_path: Path) -> None:
     settings = AgentSettings(gpu=GpuSettings(script=str(tmp_path / "gpus.yaml")))
     (said,) = node.gpus(settings)

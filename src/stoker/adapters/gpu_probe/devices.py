@@ -3,15 +3,18 @@
 Rules: V1  GPUs that CUDA_VISIBLE_DEVICES or NVIDIA_VISIBLE_DEVICES keep from this process are somebody else's, and left
            alone; where that leaves none, the result says which variable it is
        V2  what is broken is our fault only where one of ours is missing
-       V3  a GPU with MIG switched on is a fault, never offered and never hidden: this version offers whole GPUs only,
-           and a job given such a GPU by its UUID would silently see one slice of it, or nothing
-Source: the CUDA C++ programming guide, "CUDA environment variables", for what the variables may hold.
+       V3  a GPU with MIG switched on isn't offered, its instances are: a job given such a GPU by its UUID would
+           silently see one instance of it. One without instances is a fault, until there are some: Stoker makes none
+       V4  whoever is shown a GPU is shown its MIG instances
+Source: the CUDA C++ programming guide, "CUDA environment variables", for what the variables may hold; NVIDIA's
+        container toolkit, "Environment variables", for `GPU:INSTANCE`.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
+from stoker.brain.domain.gpu import index_text
 from stoker.brain.domain.units import counted
 from stoker.ports import GpuFault, ProbedGpu, ProbeResult
 
@@ -22,6 +25,11 @@ VARIABLES: Final = ("NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 DEVICE_UUID: Final = re.compile(r"(GPU|MIG)-[0-9A-Za-z._/-]{1,80}")
 PCI_ADDRESS: Final = re.compile(r"([0-9A-Fa-f]{1,8}):([0-9A-Fa-f]{1,2}):([0-9A-Fa-f]{1,2})\.([0-9A-Fa-f]{1,2})")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+_PAIR: Final = re.compile(r"[0-9]{1,4}:[0-9]{1,2}")
+NO_INSTANCES: Final = (
+    "MIG is on, and it has no MIG instance to offer: make some (`nvidia-smi mig -cgi PROFILE -C`), or switch MIG off "
+    "to use it as a whole GPU"
+)
 _SHOWN_MAX: Final = 80
 """Letters of a variable that a note repeats."""
 _Gpus = tuple[ProbedGpu, ...]
@@ -32,29 +40,28 @@ class DriverMissing(OSError):
     """There is nothing that could be asked for GPUs: most likely a machine without any."""
 
 
-def offered(gpus: _Gpus, faults: _Faults, migs: Mapping[str, int], environ: Mapping[str, str]) -> ProbeResult:
-    """Return the result of a probe that found these GPUs and faults.
+def offered(gpus: _Gpus, faults: _Faults, divided: Mapping[str, str], environ: Mapping[str, str]) -> ProbeResult:
+    """Return the result of a probe that found these GPUs, MIG instances and faults.
 
-    `migs`: number of MIG instances of each GPU with MIG switched on.
+    `divided`: GPUs with MIG switched on, and of each in words why there is nothing to offer if it has no instance.
     """
     ours, faults = _ours(gpus, faults, environ)
-    cut = tuple(
-        GpuFault(
-            where=gpu.uuid,
-            error=f"MIG is on, with {migs[gpu.uuid]} MIG instances, which this version can't offer; switch MIG off "
-            "to use it as a whole GPU",
-        )
+    with_some = {gpu.parent for gpu in gpus if gpu.parent}
+    empty = tuple(
+        GpuFault(where=gpu.uuid, error=divided[gpu.uuid])
         for gpu in ours
-        if gpu.uuid in migs
+        if gpu.uuid in divided and gpu.uuid not in with_some
     )
-    whole = tuple(gpu for gpu in ours if gpu.uuid not in migs)
-    return ProbeResult(gpus=whole, faults=faults + cut, hidden=_hidden(len(gpus), environ) if gpus and not ours else "")
+    whole = tuple(gpu for gpu in ours if gpu.uuid not in divided)
+    hidden = _hidden(len([gpu for gpu in gpus if not gpu.parent]), environ) if gpus and not ours else ""
+    return ProbeResult(gpus=whole, faults=faults + empty, hidden=hidden)
 
 
-def parse_visible(text: str | None) -> tuple[int | str, ...] | None:
+def parse_visible(text: str | None, *, pairs: bool = False) -> tuple[int | str, ...] | None:
     """Read CUDA_VISIBLE_DEVICES or NVIDIA_VISIBLE_DEVICES; None = not restricted.
 
-    They hold indexes, and UUIDs of GPUs and MIG instances or unique beginnings of them.
+    They hold indexes, and UUIDs of GPUs and MIG instances or unique beginnings of them; with `pairs` also `0:3`, the
+    fourth MIG instance of the first GPU.
 
     As in CUDA, what follows `-1` or the first thing that can't be read is invisible; so is all of an empty text.
     """
@@ -65,7 +72,7 @@ def parse_visible(text: str | None) -> tuple[int | str, ...] | None:
         token = word.strip()
         if token.isascii() and token.isdigit() and len(token) <= 4:
             visible.append(int(token))
-        elif DEVICE_UUID.fullmatch(token):
+        elif (pairs and _PAIR.fullmatch(token)) or DEVICE_UUID.fullmatch(token):
             visible.append(token)
         else:
             break
@@ -86,18 +93,39 @@ def pci_order(address: str, index: int) -> tuple[int, ...]:
 def _ours(gpus: _Gpus, faults: _Faults, environ: Mapping[str, str]) -> tuple[_Gpus, _Faults]:
     """Leave out what the environment keeps from this process (V1, V2)."""
     for variable in VARIABLES:
-        words = parse_visible(environ.get(variable))
-        if words is None or (variable.startswith("NVIDIA") and len(gpus) <= len(words)):
-            continue  # the container runtime has hidden the others already, and numbered ours anew
-        gpus = tuple(gpu for gpu in gpus if any(_is_named(gpu, word) for word in words))
-        if len(gpus) >= len(words):
+        is_nvidia = variable.startswith("NVIDIA")
+        words = parse_visible(environ.get(variable), pairs=is_nvidia)
+        if words is None or (is_nvidia and _is_hidden_already(gpus, words)):
+            continue
+        parents = {gpu.uuid: gpu for gpu in gpus}
+        named = {
+            word: [gpu for gpu in gpus if any(_is_named(each, word) for each in (gpu, parents.get(gpu.parent)) if each)]
+            for word in words
+        }
+        shown = {gpu.uuid for found in named.values() for gpu in found}
+        gpus = tuple(gpu for gpu in gpus if gpu.uuid in shown)
+        if all(named.values()):
             faults = ()  # all of ours are there: what is broken is somebody else's
     return gpus, faults
 
 
+def _is_hidden_already(gpus: _Gpus, words: Sequence[int | str]) -> bool:
+    """Return whether the container runtime has hidden what isn't named, and numbered anew what is.
+
+    Where instances are named, it leaves their GPU beside them.
+    """
+    instances = [gpu for gpu in gpus if gpu.parent]
+    if any(isinstance(word, str) and (word.startswith("MIG-") or ":" in word) for word in words):
+        divided = {gpu.parent for gpu in instances}
+        return len([gpu for gpu in gpus if gpu.uuid not in divided]) <= len(words)
+    return len(gpus) - len(instances) <= len(words)
+
+
 def _is_named(gpu: ProbedGpu, word: int | str) -> bool:
-    """Return whether a word of `parse_visible` names this GPU: by its index, or by a beginning of its UUID."""
-    return gpu.index == word if isinstance(word, int) else gpu.uuid.startswith(word)
+    """Return whether a word of `parse_visible` names this device: by its index, or by a beginning of its UUID."""
+    if isinstance(word, int):
+        return gpu.index == word and not gpu.parent
+    return gpu.uuid.startswith(word) or (":" in word and index_text(gpu.index) == word)
 
 
 def _hidden(count: int, environ: Mapping[str, str]) -> str:

@@ -18,6 +18,7 @@ from stoker.adapters.gpu_probe.nvidia_smi_text import (
     mig_enabled,
     parse_query,
 )
+from stoker.brain.domain.units import counted
 from stoker.ports import GpuFault, ProbedGpu, ProbeResult
 
 TIMEOUT_S: Final = 10.0
@@ -48,10 +49,11 @@ class SmiProbe:
         reading = parse_query(f"{said.out}\n{said.err}")
         if not reading.gpus and not reading.faults:
             told = " / ".join(reading.messages)
-            if _NONE_FOUND not in told.lower() and (said.status != 0 or told):
+            if not is_empty_list(said, told):
                 raise OSError(f"{self._binary} failed (exit {said.status}): {told or 'it said nothing'}")
         faults = reading.faults or self._cut_short(reading.gpus, said.status)
-        return offered(reading.gpus, faults, self._migs() if reading.gpus else {}, self._environ)
+        migs = self._migs() if reading.gpus else {}
+        return offered(reading.gpus, faults, {uuid: _mig_fault(count) for uuid, count in migs.items()}, self._environ)
 
     def _cut_short(self, gpus: Sequence[ProbedGpu], status: int) -> tuple[GpuFault, ...]:
         """Return the fault of a list that may lack GPUs, since the program that printed it failed (S6)."""
@@ -81,3 +83,17 @@ class SmiProbe:
             return self._runner.run([path, *arguments], self._timeout_s)
         except OSError as fault:
             raise OSError(f"can't ask {self._binary}: {fault.strerror or fault}") from fault
+
+
+def is_empty_list(said: ProgramOutput, told: str | None = None) -> bool:
+    """Return whether an output without any GPU says that there is none. `told`: its text, if that was read already."""
+    text = f"{said.out}{said.err}".strip() if told is None else told
+    return _NONE_FOUND in text.lower() or (said.status == 0 and not text)
+
+
+def _mig_fault(count: int) -> str:
+    """Why a GPU with MIG switched on isn't offered: no option of the program tells the memory of each instance."""
+    return (
+        f"MIG is on, with {counted(count, 'MIG instance')}, which are offered only where NVML can be asked "
+        "(`gpu.detection: nvml`)"
+    )

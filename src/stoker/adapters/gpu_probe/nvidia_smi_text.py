@@ -13,8 +13,10 @@ Source: rows 47, 51, 54, 55, 56, 59 and 63 of the fault list, and threads that q
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
+
+from msgspec.structs import replace
 
 from stoker.adapters.gpu_probe.devices import (
     DEVICE_UUID,
@@ -25,6 +27,7 @@ from stoker.adapters.gpu_probe.devices import (
     cleaned,
     pci_order,
 )
+from stoker.brain.domain.gpu_telemetry import GpuProcess, GpuSample
 from stoker.brain.domain.ids import GpuUuid
 from stoker.ports import GpuFault, ProbedGpu
 
@@ -32,7 +35,13 @@ FIELDS: Final = (
     *("index", "uuid", "name", "memory.total", "memory.used"),
     *("utilization.gpu", "temperature.gpu", "power.draw", "pci.bus_id"),
 )
+FIGURES_OF_OLD: Final = ("index", "uuid", "memory.used", "utilization.gpu", "temperature.gpu", "power.draw")
+FIGURES: Final = (*FIGURES_OF_OLD, "ecc.errors.uncorrected.volatile.total", "mig.mode.current")
+"""Fields of a look at figures; those of a driver that doesn't know the last two."""
+PROCESS_FIELDS: Final = ("gpu_uuid", "pid", "used_memory")
 MESSAGES_MAX: Final = 8
+PROCESSES_MAX: Final = 64
+"""Of one GPU."""
 
 _BEFORE_NAME: Final = 2
 _AFTER_NAME: Final = len(FIELDS) - _BEFORE_NAME - 1
@@ -74,6 +83,59 @@ def parse_query(text: str) -> SmiReading:
     found.sort(key=lambda pair: (pair[0], pair[1].index, pair[1].uuid))
     gpus = tuple(gpu for _, gpu in found[:GPUS_MAX])
     return SmiReading(gpus, tuple(faults[:FAULTS_MAX]), tuple(messages[:MESSAGES_MAX]))
+
+
+class SmiFigures(NamedTuple):
+    """Samples of one look, and the GPUs with MIG switched on, which aren't among them."""
+
+    samples: tuple[GpuSample, ...]
+    divided: tuple[GpuUuid, ...]
+
+
+def parse_figures(text: str, known: Mapping[int, GpuUuid]) -> SmiFigures:
+    """Read the answer to `--query-gpu=FIGURES`, or to its beginning. `known`: UUIDs of GPUs by their index."""
+    samples: dict[int, GpuSample] = {}
+    divided: list[GpuUuid] = []
+    for line in map(_clean, text.splitlines()):
+        parts = [part.strip() for part in line.split(",")]
+        if len(parts) < len(FIGURES_OF_OLD) or not _number_like(parts[0]) or int(parts[0]) in samples:
+            continue
+        index, uuid = int(parts[0]), GpuUuid(parts[1] if DEVICE_UUID.fullmatch(parts[1]) else "")
+        broken = next((part for part in parts if _BROKEN.search(part)), "")
+        ecc, mig = (*parts[len(FIGURES_OF_OLD) :], "", "")[:2]
+        if mig.lower() == "enabled" and uuid:
+            divided.append(uuid)
+        elif broken or not uuid:
+            fault = (broken or f"its UUID is {parts[1]!r}")[:TEXT_MAX]
+            samples[index] = GpuSample(uuid=known.get(index, uuid), index=index, fault=fault)
+        elif len(samples) < GPUS_MAX:
+            used, utilization, temperature, power = parts[2 : len(FIGURES_OF_OLD)]
+            samples[index] = GpuSample(
+                uuid=uuid,
+                index=index,
+                utilization_percent=_number(utilization),
+                memory_used_mb=_number(used),
+                temperature_c=_number(temperature),
+                power_mw=_milli(power),
+                ecc_errors=_number(ecc),
+            )
+    return SmiFigures(tuple(samples[index] for index in sorted(samples)), tuple(divided))
+
+
+def parse_processes(text: str | None, samples: Iterable[GpuSample]) -> list[GpuSample]:
+    """Return samples with their processes, of the answer to `--query-compute-apps=PROCESS_FIELDS`; None = unknown."""
+    if text is None:
+        return list(samples)
+    found: dict[str, list[GpuProcess]] = {}
+    for line in map(_clean, text.splitlines()):
+        uuid, _, rest = line.partition(",")
+        pid, _, used = rest.partition(",")
+        if DEVICE_UUID.fullmatch(uuid.strip()) and (number := _number(pid.strip())):
+            found.setdefault(uuid.strip(), []).append(GpuProcess(number, _number(used.strip())))
+    return [
+        sample if sample.fault else replace(sample, processes=tuple(found.get(sample.uuid, ())[:PROCESSES_MAX]))
+        for sample in samples
+    ]
 
 
 def count_migs(text: str) -> dict[str, int]:
@@ -158,3 +220,9 @@ def _number(text: str) -> int | None:
     """A count, rounded down. None for whatever stands there instead."""
     match = _NUMBER.fullmatch(text)
     return int(match[1]) if match else None
+
+
+def _milli(text: str) -> int | None:
+    """A number with decimals, in thousandths."""
+    match = _NUMBER.fullmatch(text)
+    return round(float(f"{match[1]}{match[2] or ''}") * 1_000) if match else None

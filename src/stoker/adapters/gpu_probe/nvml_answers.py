@@ -8,14 +8,18 @@ Rules: N1  one GPU that can't be read is a fault of that GPU; it never hides the
        N4  the order is that of PCI addresses; `index` stays NVML's own
        N5  an answer that ends too early is the fault of the GPU that was asked last; those that weren't asked yet are
            one fault more
+       N7  a MIG instance is a device with its GPU as parent and a number of its own there; its model is its GPU's with
+           ` MIG PROFILE` behind it, in the driver's words, else made of its slices and its memory. One that can't be
+           read is a fault of that instance
        N6  a library that refuses as a whole is told in its own words
-Source: NVML API Reference, "Device Queries"; `nvmlReturn_t` for the codes.
+Source: NVML API Reference, "Device Queries"; `nvmlReturn_t` for the codes; NVIDIA, "MIG User Guide", "Device Names".
 """
 
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from stoker.adapters.gpu_probe.devices import (
     DEVICE_UUID,
@@ -25,6 +29,7 @@ from stoker.adapters.gpu_probe.devices import (
     cleaned,
     pci_order,
 )
+from stoker.brain.domain.gpu import index_text, mig_index, mig_profile
 from stoker.brain.domain.ids import GpuUuid
 from stoker.brain.domain.units import counted
 from stoker.ports import GpuFault, ProbedGpu
@@ -43,6 +48,16 @@ _Text = tuple[str | int, str]
 _Number = tuple[int, str]
 
 
+class _InstanceLine(msgspec.Struct, frozen=True, kw_only=True):
+    slot: int
+    uuid: _Text = ("", "")
+    name: _Text = ("", "")
+    memory: _Number = (0, "")
+    gpu_instance: _Number = (0, "unknown")
+    compute_instance: _Number = (0, "unknown")
+    slices: tuple[tuple[int, int, int] | int, str] = (0, "unknown")
+
+
 class _NvmlLine(msgspec.Struct, frozen=True, kw_only=True):
     failed: _Number | None = None
     count: int | None = None
@@ -53,16 +68,19 @@ class _NvmlLine(msgspec.Struct, frozen=True, kw_only=True):
     name: _Text = ("", "")
     bus: _Text = ("", "")
     memory: _Number = (0, "")
-    migs: _Number = (-1, "")
+    mig: _Number = (0, "")
+    instances: tuple[_InstanceLine, ...] | None = None
     done: bool = False
 
 
 class NvmlReading(NamedTuple):
-    """GPUs and faults that NVML reported, and MIG instances of each GPU with MIG switched on."""
+    """GPUs, their MIG instances and faults that NVML reported."""
 
     gpus: tuple[ProbedGpu, ...]
+    """Instances come last."""
     faults: tuple[GpuFault, ...]
-    migs: dict[str, int]
+    divided: tuple[GpuUuid, ...] = ()
+    """GPUs with MIG switched on, which are among `gpus`."""
     unread: tuple[int, ...] = ()
     """Indexes."""
     asked: int | None = None
@@ -84,7 +102,8 @@ def read_answer(text: str, ended: str) -> NvmlReading:
         raise OSError(f"it counts {first.count} GPUs, and a node has {GPUS_MAX} at most")
     found: list[tuple[tuple[int, ...], ProbedGpu]] = []
     faults: list[GpuFault] = []
-    migs: dict[str, int] = {}
+    instances: list[ProbedGpu] = []
+    divided: list[GpuUuid] = []
     for line in lines:
         if line.index is None:
             continue
@@ -93,16 +112,20 @@ def read_answer(text: str, ended: str) -> NvmlReading:
             faults.append(gpu)
             continue
         found.append((pci_order(_told(line.bus), line.index), gpu))
-        if not line.migs[1] and line.migs[0] >= 0:
-            migs[gpu.uuid] = line.migs[0]
+        if line.instances is not None:
+            divided.append(gpu.uuid)
+            for told in line.instances:
+                instance = _instance(told, gpu, {seen.uuid for seen in instances})
+                (faults if isinstance(instance, GpuFault) else instances).append(instance)  # type: ignore[arg-type]  # each to its own
     found.sort(key=lambda pair: (pair[0], pair[1].index, pair[1].uuid))
-    gpus = tuple(gpu for _, gpu in found)
+    instances.sort(key=lambda each: (each.index, each.uuid))
+    gpus = (*(gpu for _, gpu in found), *instances)
     if lines[-1].done:
-        return NvmlReading(gpus, tuple(faults), migs)
+        return NvmlReading(gpus, tuple(faults), tuple(divided))
     read = {line.index for line in lines}
     unread = tuple(index for index in range(first.count) if index not in read)
     asked = next((line.asked for line in reversed(lines) if line.asked in unread), None)
-    return NvmlReading(gpus, (*faults, *_unread_faults(unread, asked, ended)), migs, unread, asked)
+    return NvmlReading(gpus, (*faults, *_unread_faults(unread, asked, ended)), tuple(divided), unread, asked)
 
 
 def _lines(text: str) -> list[_NvmlLine]:
@@ -142,8 +165,48 @@ def _gpu(line: _NvmlLine, index: int, known: set[str]) -> ProbedGpu | GpuFault:
     )
 
 
+def _instance(line: _InstanceLine, gpu: ProbedGpu, known: set[str]) -> ProbedGpu | GpuFault:
+    """N7."""
+    uuid, (memory, why) = _told(line.uuid), line.memory
+    index = mig_index(gpu.index, line.slot)
+    if not DEVICE_UUID.fullmatch(uuid) or uuid in known:
+        words = cleaned(line.uuid[1])[:TEXT_MAX] or f"its UUID is {uuid!r}"
+        return GpuFault(where=f"GPU {index_text(index)}", error=f"its MIG instance can't be used: {words}")
+    memory_mb = 0 if why or not 0 <= memory // _MIB <= MEMORY_MB_MAX else memory // _MIB
+    return replace(
+        gpu,
+        uuid=GpuUuid(uuid),
+        index=index,
+        model=f"{gpu.model} MIG {_profile(line, gpu, memory_mb)}",
+        memory_mb=memory_mb,
+        parent=gpu.uuid,
+        gpu_instance=_id(line.gpu_instance),
+        compute_instance=_id(line.compute_instance),
+    )
+
+
+def _profile(line: _InstanceLine, gpu: ProbedGpu, memory_mb: int) -> str:
+    """Return `2g.20gb`, or `1c.2g.20gb` for one that has a part of its GPU instance's compute slices.
+
+    A GPU's memory comes in eight parts, of which an instance has some, less what the driver keeps.
+    """
+    if named := mig_profile(_told(line.name)):
+        return named
+    if not isinstance(line.slices[0], tuple):
+        return _UNKNOWN_MODEL
+    of_compute, of_gpu, size_mb = line.slices[0]
+    gib = -(-gpu.memory_mb // 1_024)
+    eighths = -(-8 * (size_mb or memory_mb) // max(gpu.memory_mb, 1))
+    part = f"{of_compute}c." if of_compute != of_gpu else ""
+    return f"{part}{of_gpu}g.{round(gib * eighths / 8)}gb"
+
+
+def _id(said: _Number) -> int:
+    return -1 if said[1] else said[0]
+
+
 def _why_broken(line: _NvmlLine, uuid: str, known: set[str]) -> str | None:
-    for code, words in (line.handle or (0, ""), line.uuid, line.name, line.bus, line.memory, line.migs):
+    for code, words in (line.handle or (0, ""), line.uuid, line.name, line.bus, line.memory, line.mig):
         if words and code in _BROKEN:
             return f"the driver says {words[:TEXT_MAX]!r}"
     if line.handle is not None:

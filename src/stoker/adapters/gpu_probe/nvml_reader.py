@@ -9,7 +9,8 @@ Usage:  python -I -S nvml_reader.py SECONDS FOLDER [INDEX...]
         Each line of standard input, `all` or indexes, is answered within SECONDS by the figures of these GPUs
 Output: {"failed": [CODE, WORDS]} | {"count": N}, then for each GPU {"asked": INDEX} and {"index": INDEX, ...}, last
         {"done": true}. A value of a GPU is [value, ""], or [code, words] of an error. Each answer of one that stays:
-        {"index": INDEX, ...} for each GPU, last {"done": true, "xids": [[INDEX, XID], ...]}
+        {"index": INDEX, ...} for each GPU, last {"done": true, "xids": [[INDEX, XID, GPU INSTANCE], ...]}.
+        Where MIG is on, a GPU also has "instances": [{"slot": N, ...}, ...], each with values of its own
 Exit:   MISSING without the library, with its words on standard error
 Rules:  R1  hardly anything is imported for a library that isn't there: a node without GPUs looks every half minute
         R2  each line leaves before the next GPU is asked, so that one that hangs or crashes hides none before it
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 LIBRARY: Final = "libnvidia-ml.so.1"
 MISSING: Final = 3
 GPUS_MAX: Final = 256
+NO_INSTANCE: Final = 0xFFFF_FFFF
 _MIGS_MAX: Final = 64
 PROCESSES_MAX: Final = 64
 """Of one GPU."""
@@ -136,8 +138,25 @@ class _Reader:
             "name": self._ask(_bytes_of(nvml.nvmlDeviceGetName), handle),
             "bus": self._ask(lambda: nvml.nvmlDeviceGetPciInfo(handle).busId),
             "memory": self._memory(handle),
-            "migs": self._migs(handle),
+            **self._migs(handle, self._instance),
         }
+
+    def _instance(self, handle: object) -> dict[str, _Said]:
+        """Return what is told of a MIG instance."""
+        nvml = self._nvml
+        return {
+            "uuid": self._ask(_bytes_of(nvml.nvmlDeviceGetUUID), handle),
+            "name": self._ask(_bytes_of(nvml.nvmlDeviceGetName), handle),
+            "memory": self._memory(handle),
+            "gpu_instance": self._ask(nvml.nvmlDeviceGetGpuInstanceId, handle),
+            "compute_instance": self._ask(nvml.nvmlDeviceGetComputeInstanceId, handle),
+            "slices": self._ask(self._slices, handle),
+        }
+
+    def _slices(self, handle: object) -> tuple[int, int, int]:
+        """Slices of the compute instance and of the GPU instance, and MiB, of which the name of a profile is made."""
+        told = self._nvml.nvmlDeviceGetAttributes_v2(handle)
+        return told.computeInstanceSliceCount, told.gpuInstanceSliceCount, told.memorySizeMB
 
     def figures(self, index: int) -> dict[str, _Said]:
         """Return what changes from moment to moment of one GPU; of one that can't be opened only why."""
@@ -149,25 +168,44 @@ class _Reader:
         if not uuid[1]:
             self._watch(str(uuid[0]), index, handle)
         uncorrected, volatile = nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
+        migs = self._migs(handle, self._instance_figures)
+        of_all = {} if "instances" in migs else self._figures_of_whole(handle)
         return {
             "uuid": uuid,
-            "used": self._memory(handle, "used"),
-            "utilization": self._ask(lambda: nvml.nvmlDeviceGetUtilizationRates(handle).gpu),
+            **migs,
+            **of_all,
             "temperature": self._ask(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU),
             "power": self._ask(nvml.nvmlDeviceGetPowerUsage, handle),
             "ecc": self._ask(nvml.nvmlDeviceGetTotalEccErrors, handle, uncorrected, volatile),
-            "processes": self._ask(self._processes, handle),
         }
 
-    def xids(self) -> list[tuple[int, int]]:
-        """Return (index, XID) of what the driver has told since it was asked last."""
-        told: list[tuple[int, int]] = []
+    def _figures_of_whole(self, handle: object) -> dict[str, _Said]:
+        """Return what the driver tells of a GPU only where MIG is off."""
+        utilization = self._ask(lambda: self._nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+        return {**self._use(handle), "utilization": utilization}
+
+    def _use(self, handle: object) -> dict[str, _Said]:
+        return {"used": self._memory(handle, "used"), "processes": self._ask(self._processes, handle)}
+
+    def _instance_figures(self, handle: object) -> dict[str, _Said]:
+        """Return what is told of a MIG instance; its utilisation, temperature and power aren't."""
+        uuid = self._ask(_bytes_of(self._nvml.nvmlDeviceGetUUID), handle)
+        gpu_instance = self._ask(self._nvml.nvmlDeviceGetGpuInstanceId, handle)
+        return {"uuid": uuid, "gpu_instance": gpu_instance, **self._use(handle)}
+
+    def xids(self) -> list[tuple[int, int, int]]:
+        """Return (index, XID, GPU instance) of what the driver has told since it was asked last.
+
+        The GPU instance is `NO_INSTANCE` where the error is one of the whole GPU.
+        """
+        told: list[tuple[int, int, int]] = []
         while self._events is not None and len(told) < _XIDS_MAX:
             event, why = self._ask(self._nvml.nvmlEventSetWait_v2, self._events, 0)
             if why:
                 break
             uuid, why = self._ask(_bytes_of(self._nvml.nvmlDeviceGetUUID), event.device)
-            told.append((-1 if why else self._watched.get(str(uuid), -1), int(event.eventData)))
+            index = -1 if why else self._watched.get(str(uuid), -1)
+            told.append((index, int(event.eventData), int(event.gpuInstanceId)))
         return told
 
     def _watch(self, uuid: str, index: int, handle: object) -> None:
@@ -200,17 +238,19 @@ class _Reader:
         unknown = (nvml.NVML_ERROR_FUNCTION_NOT_FOUND, nvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH)
         return older if not older[1] or told[0] in unknown else told
 
-    def _migs(self, handle: object) -> _Said:
-        """MIG instances; -1 = MIG is off."""
+    def _migs(self, handle: object, tell: Callable[[object], dict[str, _Said]]) -> dict[str, Any]:
+        """Return the MIG instances of a GPU, if MIG is on, and of each what `tell` returns."""
         nvml = self._nvml
         mode, why = self._ask(lambda: nvml.nvmlDeviceGetMigMode(handle)[0])
-        if why:
-            return mode, why
-        if mode != nvml.NVML_DEVICE_MIG_ENABLE:
-            return -1, ""
+        if why or mode != nvml.NVML_DEVICE_MIG_ENABLE:
+            return {"mig": (mode, why)}
         slots, why = self._ask(nvml.nvmlDeviceGetMaxMigDeviceCount, handle)
-        there = range(0 if why else min(slots, _MIGS_MAX))
-        return sum(not self._ask(nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, slot)[1] for slot in there), ""
+        instances = []
+        for slot in range(0 if why else min(slots, _MIGS_MAX)):
+            instance, why = self._ask(nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, slot)
+            if not why:
+                instances.append({"slot": slot, **tell(instance)})
+        return {"mig": (mode, ""), "instances": instances}
 
     def _ask(self, call: Callable[..., Any], *arguments: object) -> _Said:
         try:

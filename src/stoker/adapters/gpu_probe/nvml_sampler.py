@@ -9,6 +9,9 @@ Rules: T1  a look ends within the time that it was given, whatever the driver do
        T4  a GPU at which NVML hangs, and which answered before, hides no other: a new reader asks it last, and it is a
            sample of which nothing is known
        T3  a GPU that can't be opened or read is a sample with a fault; the others are unaffected
+       T5  a GPU with MIG switched on is a sample for each of its instances, with an index of their own (`mig_index`).
+           What is wrong with it is wrong with each of them; an error that the driver gives to one GPU instance is that
+           one's alone
 Limits: `OUTPUT_MAX` bytes an answer.
 """
 
@@ -22,12 +25,14 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
+from msgspec.structs import replace
 
 from stoker.adapters.bounded_run import ProgramTimeout
 from stoker.adapters.clock import SystemClock
 from stoker.adapters.gpu_probe.devices import DEVICE_UUID, TEXT_MAX, DriverMissing, cleaned
 from stoker.adapters.gpu_probe.nvml import READER, folder_of_binding
 from stoker.adapters.gpu_probe.nvml_reader import MISSING
+from stoker.brain.domain.gpu import index_parts, mig_index
 from stoker.brain.domain.gpu_telemetry import GpuLook, GpuProcess, GpuSample
 from stoker.brain.domain.ids import GpuUuid
 
@@ -40,6 +45,10 @@ _MIB: Final = 1 << 20
 _LAST_WAIT_S: Final = 1.0
 _GONE: Final = (15, 16)
 """NVML_ERROR_GPU_IS_LOST, NVML_ERROR_RESET_REQUIRED."""
+_OF_GPU: Final = ("temperature", "power", "ecc")
+"""Figures that the driver tells of a GPU, and of none of its MIG instances."""
+_PAIR: Final = 2
+_NO: Final = (0, "")
 
 
 class NvmlSampler:
@@ -51,6 +60,8 @@ class NvmlSampler:
         self._stuck: subprocess.Popen[bytes] | None = None
         self._uuids: dict[int, GpuUuid] = {}
         # By index: one that falls off the bus can't tell its name any more.
+        self._instances: dict[int, dict[int, tuple[GpuUuid, int]]] = {}
+        # By the index of a GPU with MIG switched on: the UUID and the GPU instance of each MIG instance by its index.
         self._xids: dict[int, list[int]] = {}
         # By index, of GPUs that weren't asked about since they were told.
         self._hung: dict[int, str] = {}
@@ -62,10 +73,11 @@ class NvmlSampler:
         Raises: DriverMissing where there is no library; ProgramTimeout, or another OSError in NVML's words.
         """
         lines: list[dict[str, Any]] = []
+        gpus = _gpus_of(indexes)
         try:
             process = self._running()
-            late = [index for index in self._hung if indexes is None or index in indexes]
-            order = ["all", *late] if indexes is None else [*(i for i in indexes if i not in late), *late]
+            late = [index for index in self._hung if gpus is None or index in gpus]
+            order = ["all", *late] if gpus is None else [*(i for i in gpus if i not in late), *late]
             assert process.stdin is not None
             try:
                 process.stdin.write(" ".join(map(str, order)).encode() + b"\n")
@@ -81,7 +93,7 @@ class NvmlSampler:
             raise
         for line in lines:
             self._hung.pop(line.get("index", -1), None)
-        return self._look(lines)
+        return self._look(lines, indexes)
 
     def _without_hung(
         self, lines: Sequence[dict[str, Any]], fault: str, indexes: Sequence[int] | None, held: Collection[GpuUuid]
@@ -96,12 +108,22 @@ class NvmlSampler:
         answered = {line["index"] for line in lines if "index" in line}
         if not answered:
             raise ProgramTimeout(fault)
-        unknown = (
-            GpuSample(uuid=self._uuids.get(index, GpuUuid("")), index=index, unanswered=fault)
-            for index in (self._uuids if indexes is None else indexes)
-            if index not in answered
-        )
-        return GpuLook(samples=_by_index((*self._look(lines).samples, *unknown)))
+        gpus = _gpus_of(indexes)
+        asked = sorted(self._uuids) if gpus is None else gpus
+        unknown = [each for index in asked if index not in answered for each in self._of(index, unanswered=fault)]
+        look = self._look(lines, indexes)
+        unknown = [each for each in unknown if indexes is None or each.index in indexes]
+        return replace(look, samples=_by_index((*look.samples, *unknown)))
+
+    def _of(self, index: int, *, fault: str = "", unanswered: str = "") -> list[GpuSample]:
+        """Return the samples of a GPU of which nothing else is known: itself, or each of its MIG instances."""
+        parent, instances = self._uuids.get(index, GpuUuid("")), self._instances.get(index, {})
+        if not instances:
+            return [GpuSample(uuid=parent, index=index, fault=fault, unanswered=unanswered)]
+        return [
+            GpuSample(uuid=uuid, index=number, parent=parent, fault=fault, unanswered=unanswered)
+            for number, (uuid, _) in instances.items()
+        ]
 
     def close(self) -> None:
         """End the reader."""
@@ -162,33 +184,96 @@ class NvmlSampler:
                     if "done" in line:
                         return
 
-    def _look(self, lines: Sequence[dict[str, Any]]) -> GpuLook:
-        for index, code in lines[-1].get("xids", ()):
-            self._xids.setdefault(index, []).append(code)
-            del self._xids[index][:-XIDS_MAX]
-        return GpuLook(samples=_by_index(self._sample(line) for line in lines if "index" in line))
+    def _look(self, lines: Sequence[dict[str, Any]], indexes: Sequence[int] | None) -> GpuLook:
+        told = [line for line in lines if "index" in line]
+        for line in told:
+            self._learn(line)
+        for index, code, gpu_instance in lines[-1].get("xids", ()):
+            for number in self._hit(index, gpu_instance):
+                self._xids.setdefault(number, []).append(code)
+                del self._xids[number][:-XIDS_MAX]
+        divided = tuple(self._uuids[line["index"]] for line in told if "instances" in line)
+        samples = [each for line in told for each in self._samples(line, indexes)]
+        return GpuLook(samples=_by_index(samples), divided=divided)
 
-    def _sample(self, line: dict[str, Any]) -> GpuSample:
+    def _learn(self, line: dict[str, Any]) -> None:
+        """Take in what a line says of names."""
+        index, (uuid, why) = int(line["index"]), line.get("uuid", (0, "unknown"))
+        if why or not DEVICE_UUID.fullmatch(str(uuid)):
+            return
+        self._uuids[index] = GpuUuid(str(uuid))
+        if "instances" not in line:
+            if not line.get("mig", (0, "unknown"))[1]:
+                self._instances.pop(index, None)
+            return
+        self._instances[index] = {
+            mig_index(index, each["slot"]): (GpuUuid(str(each["uuid"][0])), _number(each, "gpu_instance") or 0)
+            for each in line["instances"]
+            if not each["uuid"][1] and DEVICE_UUID.fullmatch(str(each["uuid"][0]))
+        }
+
+    def _hit(self, index: int, gpu_instance: int) -> list[int]:
+        """Return the indexes of the devices that an error is about (T5)."""
+        instances = self._instances.get(index)
+        if not instances:
+            return [index]
+        hit = [number for number, (_, own) in instances.items() if own == gpu_instance]
+        return hit or list(instances)
+
+    def _samples(self, line: dict[str, Any], indexes: Sequence[int] | None) -> list[GpuSample]:
+        """Return the samples of those devices of a line that were asked for: of the others XIDs stay untold."""
         index = int(line["index"])
-        uuid, why = line.get("uuid", (0, ""))
-        if not why and DEVICE_UUID.fullmatch(str(uuid)):
-            self._uuids[index] = GpuUuid(str(uuid))
-        errors = [pair for pair in line.values() if isinstance(pair, list) and pair[1]]
-        fault = next((words for code, words in errors if code in _GONE), "")
-        fault = fault or next((words for _, words in (line.get("handle") or (0, ""), (0, why)) if words), "")
-        used, power = _number(line, "used"), _number(line, "power")
+        fault = next(_gone(line), "") or next(
+            (words for _, words in (line.get("handle", _NO), line.get("uuid", _NO)) if words), ""
+        )
+        if fault and index in self._instances:
+            return [each for each in self._of(index, fault=_words(fault)) if indexes is None or each.index in indexes]
+        if "instances" not in line:
+            return [self._sample(line, index, fault)] if indexes is None or index in indexes else []
+        of_gpu = {name: line.get(name, (0, "unknown")) for name in _OF_GPU}
+        shown = {mig_index(index, each["slot"]): {**of_gpu, **each} for each in line["instances"]}
+        return [
+            self._sample(shown[number], number, next(_gone(shown[number]), ""), parent=self._uuids[index])
+            for number in self._instances[index]
+            if indexes is None or number in indexes
+        ]
+
+    def _sample(self, line: dict[str, Any], index: int, fault: str, parent: str = "") -> GpuSample:
+        used = _number(line, "used")
+        known = self._uuids.get(index, GpuUuid(""))
         return GpuSample(
-            uuid=self._uuids.get(index, GpuUuid("")),
+            uuid=GpuUuid(str(line["uuid"][0])) if parent else known,
             index=index,
+            parent=GpuUuid(parent),
             utilization_percent=_number(line, "utilization", most=100),
             memory_used_mb=None if used is None else used // _MIB,
             temperature_c=_number(line, "temperature", most=1_000),
-            power_mw=power,
+            power_mw=_number(line, "power"),
             ecc_errors=_number(line, "ecc"),
             xids=tuple(self._xids.pop(index, ())),
             processes=_processes(line.get("processes", (0, "unknown"))),
-            fault=cleaned(str(fault))[:TEXT_MAX].rstrip("."),
+            fault=_words(fault),
         )
+
+
+def _gpus_of(indexes: Sequence[int] | None) -> Sequence[int] | None:
+    """Return the indexes of the GPUs that these are, or of which they are MIG instances; None = all."""
+    return None if indexes is None else tuple(dict.fromkeys(index_parts(index)[0] for index in indexes))
+
+
+def _is_error(pair: Sequence[Any]) -> bool:
+    return len(pair) == _PAIR and isinstance(pair[1], str) and bool(pair[1])
+
+
+def _gone(line: dict[str, Any]) -> Iterator[str]:
+    """Yield what says that a device is lost, in the driver's words."""
+    for pair in line.values():
+        if isinstance(pair, list) and _is_error(pair) and pair[0] in _GONE:
+            yield pair[1]
+
+
+def _words(text: object) -> str:
+    return cleaned(str(text))[:TEXT_MAX].rstrip(".")
 
 
 def _by_index(samples: Iterable[GpuSample]) -> tuple[GpuSample, ...]:

@@ -1,17 +1,19 @@
 """Simulated GPUs of a node, as a script describes them.
 
-Shape: gpus:  [{count, model, memory_mb, uuid?, device?, numa_node?}]
+Shape: gpus:  [{count, model, memory_mb, uuid?, device?, numa_node?, mig?}]
                                                     count is 1 unless told; a uuid, and a device node (an absolute
-                                                    path), are of a single GPU
+                                                    path), are of a single GPU; mig is a list of profiles, such as
+                                                    [1g.10gb, 2g.20gb]: MIG is on, with these instances
        links: [{a, b, kind, gbps}]                  a and b are indexes; checked, and used once placement knows topology
-       cpus, memory_mb                              what the node offers; 4 CPUs and 32 GiB per GPU unless told
+       cpus, memory_mb                              what the node offers; 4 CPUs and 32 GiB for each of them unless told
        faults                                       as in `scripted_faults.py`
 Rules: P1  UUIDs follow from the node's name and the index alone, so a restarted agent has the same GPUs
        P2  the result says that it is simulated
        P3  a file with a fault is refused whole, with every fault's file and line
 """
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 from hashlib import sha256
 from pathlib import Path
@@ -20,19 +22,31 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from stoker.adapters.clock import SystemClock
+from stoker.adapters.gpu_probe.devices import NO_INSTANCES
 from stoker.adapters.gpu_probe.scripted_faults import FAULTS_MAX, KEYS, KINDS, ScriptedDevices, ScriptFault
 from stoker.adapters.settings.types import Unreadable, from_node
 from stoker.adapters.settings.yaml_lines import Entries, Parts, Text, YamlFault, YamlNode, read_yaml
 from stoker.brain.domain.errors import refusal_error
+from stoker.brain.domain.gpu import MIG_SLOTS, index_parts, mig_index
 from stoker.brain.domain.ids import GpuUuid
 from stoker.brain.domain.node import CPUS_PER_GPU, MEMORY_MB_PER_GPU
-from stoker.ports import ProbedGpu, ProbeResult
+from stoker.ports import GpuFault, ProbedGpu, ProbeResult
 
 GPUS_MAX: Final = 256
 MEMORY_MB_MAX: Final = 16 * 1024 * 1024
 
 _NUMA_NODES_MAX: Final = 1_024
-_GPU_KEYS: Final = {"count": int, "model": str, "memory_mb": int, "uuid": str, "device": str, "numa_node": int}
+_GPU_KEYS: Final = {
+    "count": int,
+    "model": str,
+    "memory_mb": int,
+    "uuid": str,
+    "device": str,
+    "numa_node": int,
+    "mig": Parts,
+}
+_PROFILE: Final = re.compile(r"(?:[0-9]c\.)?[0-9]g\.([0-9]{1,4})gb(?:[+-][a-z.]{1,16})?")
+_MIGS_MAX: Final = 7
 _LINK_KEYS: Final = {"a": int, "b": int, "kind": str, "gbps": float}
 _TOP_KEYS: Final = {"gpus": Parts, "links": Parts, "faults": Parts, "cpus": int, "memory_mb": int}
 
@@ -52,7 +66,8 @@ def scripted_devices(path: Path, node: str) -> ScriptedDevices:
 def scripted_uuid(node: str, index: int) -> GpuUuid:
     """The UUID of a simulated GPU, in the form of a real one."""
     digits = sha256(f"{node}/{index}".encode()).hexdigest()
-    return GpuUuid(f"GPU-{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:32]}")
+    kind = "GPU" if index < MIG_SLOTS else "MIG"
+    return GpuUuid(f"{kind}-{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:32]}")
 
 
 class _Script:
@@ -63,6 +78,8 @@ class _Script:
         self._path = path
         self._node = node
         self._gpus: list[ProbedGpu] = []
+        self._instances: list[ProbedGpu] = []
+        self._divided: list[GpuUuid] = []
         self.planned: list[ScriptFault] = []
 
     def read(self) -> ProbeResult:
@@ -82,9 +99,12 @@ class _Script:
             self._check_link(part)
         for part in (top.get("faults") or ())[:FAULTS_MAX]:
             self._add_fault(part)
-        count = len(self._gpus)
+        whole = [gpu for gpu in self._gpus if gpu.uuid not in self._divided]
+        count = len(whole) + len(self._instances)
+        empty = [uuid for uuid in self._divided if all(each.parent != uuid for each in self._instances)]
         return ProbeResult(
-            gpus=tuple(self._gpus),
+            gpus=(*whole, *self._instances),
+            faults=tuple(GpuFault(where=uuid, error=NO_INSTANCES) for uuid in empty),
             simulated=True,
             cpus=self._amount(root.line, top, "cpus", CPUS_PER_GPU * count, 4_096),
             memory_mb=self._amount(root.line, top, "memory_mb", MEMORY_MB_PER_GPU * count, MEMORY_MB_MAX),
@@ -117,10 +137,37 @@ class _Script:
             own = GpuUuid(str(uuid)) if uuid is not None else scripted_uuid(self._node, index)
             gpu = ProbedGpu(uuid=own, index=index, model=model, memory_mb=memory_mb, device=device)
             self._gpus.append(replace(gpu, numa_node=numa_node) if isinstance(numa_node, int) else gpu)
+            if isinstance(profiles := values.get("mig"), tuple | list):
+                self._divide(self._gpus[-1], profiles)
+
+    def _divide(self, gpu: ProbedGpu, profiles: Sequence[YamlNode]) -> None:
+        """Switch MIG on, with an instance of each profile."""
+        self._divided.append(gpu.uuid)
+        if len(profiles) > _MIGS_MAX:
+            self._fault(profiles[_MIGS_MAX].line, f"mig: a GPU has {_MIGS_MAX} instances at most")
+        for slot, part in enumerate(profiles[:_MIGS_MAX]):
+            profile = part.text if isinstance(part, Text) else ""
+            size = _PROFILE.fullmatch(profile)
+            if size is None:
+                self._fault(part.line, f"mig: {profile[:40]!r} is no profile, such as 1g.10gb")
+                continue
+            index = mig_index(gpu.index, slot)
+            self._instances.append(
+                replace(
+                    gpu,
+                    uuid=scripted_uuid(self._node, index),
+                    index=index,
+                    model=f"{gpu.model} MIG {profile}",
+                    memory_mb=int(size[1]) * 1_024,
+                    parent=gpu.uuid,
+                    gpu_instance=slot,
+                    compute_instance=0,
+                )
+            )
 
     def _check_uuids(self) -> None:
         seen: set[str] = set()
-        for gpu in self._gpus:
+        for gpu in (*self._gpus, *self._instances):
             if gpu.uuid in seen:
                 self._fault(1, f"two GPUs have the uuid {gpu.uuid}")
             seen.add(gpu.uuid)
@@ -147,10 +194,15 @@ class _Script:
             self._fault(part.line, "gpu: a clock is the node's" if gpu is not None else f"{kind} needs gpu, its index")
         elif gpu is not None and not 0 <= gpu < len(self._gpus):
             self._fault(part.line, f"gpu: {gpu} isn't the index of one of the {len(self._gpus)} GPUs")
+        elif (slot := values.get("mig")) is not None and not self._has_instance(gpu, slot):
+            self._fault(part.line, f"mig: GPU {gpu} has no instance {slot}")
         elif any(isinstance(value, int | float) and value < 0 for key, value in values.items() if key != "by_s"):
             self._fault(part.line, "at_s, for_s and amounts are at least 0")
         else:
             self.planned.append(ScriptFault(**{**values, "gpu": -1 if gpu is None else gpu}))
+
+    def _has_instance(self, gpu: int | None, slot: int) -> bool:
+        return any((gpu, slot) == index_parts(each.index) for each in self._instances)
 
     def _values(self, node: YamlNode, keys: Mapping[str, Any]) -> dict[str, Any] | None:
         """The entry's values by key; what can't be read or isn't known is a fault and left out."""

@@ -1,8 +1,9 @@
 """Faults by time of simulated GPUs, and the figures that these GPUs show.
 
 Shape: faults: [{kind, gpu, at_s, for_s, ...}]   `gpu` is an index; `at_s` counts from the start of the agent, 0 unless
-                                                 told; `for_s` 0 or not told = for good
-       lost       it can't be opened
+                                                 told; `for_s` 0 or not told = for good. Where MIG is on it is a fault
+                                                 of each instance, or with `mig`, from 0, of one
+       lost       it can't be opened; of one MIG instance: it is taken away
        xid        the driver reports error `code` (79 unless told), once
        ecc        `count` more uncorrected errors (1 unless told), once
        hot        it has `temperature_c` (97 unless told)
@@ -20,6 +21,7 @@ from typing import Final, Literal, get_args
 
 import msgspec
 
+from stoker.brain.domain.gpu import index_parts
 from stoker.brain.domain.gpu_telemetry import GpuLook, GpuProcess, GpuSample
 from stoker.brain.domain.ids import GpuUuid
 from stoker.brain.domain.units import Mono
@@ -30,6 +32,7 @@ KINDS: Final[tuple[FaultKind, ...]] = get_args(FaultKind)
 KEYS: Final[Mapping[str, object]] = {
     "kind": str,
     "gpu": int,
+    "mig": int,
     "at_s": float,
     "for_s": float,
     "code": int,
@@ -50,6 +53,8 @@ class ScriptFault(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: FaultKind
     gpu: int = 0
+    mig: int = -1
+    """-1 = the whole GPU."""
     at_s: float = 0.0
     for_s: float = 0.0
     """0 = for good."""
@@ -59,6 +64,11 @@ class ScriptFault(msgspec.Struct, frozen=True, kw_only=True):
     memory_mb: int = 4_096
     pid: int = 4_000_000
     by_s: float = 0.0
+
+    def hits(self, gpu: ProbedGpu) -> bool:
+        """Whether it is a fault of this GPU or MIG instance."""
+        whole, slot = index_parts(gpu.index)
+        return self.gpu == whole and self.mig in (-1, slot)
 
     def active(self, now_s: float) -> bool:
         """Whether it has begun and isn't over."""
@@ -73,8 +83,8 @@ class ScriptedDevices:
         self._faults = tuple(faults)
         self._mono = mono
         self._began = mono()
-        self._told: dict[int, None] = {}
-        # Numbers of the faults of F2 that were told.
+        self._told: dict[tuple[int, int], None] = {}
+        # Numbers of the faults of F2 that were told, and of which device.
 
     @property
     def has_faults(self) -> bool:
@@ -83,38 +93,43 @@ class ScriptedDevices:
 
     def probe(self) -> ProbeResult:
         """Return the GPUs that can be opened now; a lost one is a fault."""
-        lost = self._active("lost")
-        gone = [gpu for gpu in self._found.gpus if gpu.index in lost]
+        now_s = self._mono() - self._began
+        lost = [fault for fault in self._faults if fault.kind == "lost" and fault.active(now_s)]
+        gone = {gpu.uuid: gpu for gpu in self._found.gpus if any(fault.hits(gpu) for fault in lost)}
         if not gone:
             return self._found
-        faults = tuple(GpuFault(where=gpu.uuid, error=_LOST) for gpu in gone)
-        gpus = tuple(gpu for gpu in self._found.gpus if gpu.index not in lost)
-        return msgspec.structs.replace(self._found, gpus=gpus, faults=faults)
+        told = [gpu for gpu in gone.values() if any(fault.hits(gpu) and fault.mig < 0 for fault in lost)]
+        faults = tuple(GpuFault(where=gpu.uuid, error=_LOST) for gpu in told)
+        gpus = tuple(gpu for gpu in self._found.gpus if gpu.uuid not in gone)
+        return msgspec.structs.replace(self._found, gpus=gpus, faults=(*self._found.faults, *faults))
 
     def __call__(self, indexes: Sequence[int] | None = None, held: Collection[GpuUuid] = ()) -> GpuLook:
         """Look at these GPUs; None = at all."""
         now_s = self._mono() - self._began
         ahead = sum(fault.by_s for fault in self._faults if fault.kind == "clock" and fault.active(now_s))
         wanted = [gpu for gpu in self._found.gpus if indexes is None or gpu.index in indexes]
-        samples = tuple(self._sample(gpu, gpu.uuid in held, now_s) for gpu in wanted)
-        return GpuLook(samples=samples, simulated=True, clock_ahead_ms=round(ahead * 1_000))
+        samples = tuple(self._sample(gpu, gpu.uuid in held, now_s) for gpu in wanted if not self._is_away(gpu, now_s))
+        divided = tuple(dict.fromkeys(gpu.parent for gpu in self._found.gpus if gpu.parent))
+        return GpuLook(samples=samples, divided=divided, simulated=True, clock_ahead_ms=round(ahead * 1_000))
 
     def close(self) -> None:
         """Nothing is open."""
 
-    def _active(self, kind: FaultKind) -> set[int]:
-        now_s = self._mono() - self._began
-        return {fault.gpu for fault in self._faults if fault.kind == kind and fault.active(now_s)}
+    def _is_away(self, gpu: ProbedGpu, now_s: float) -> bool:
+        """Whether this MIG instance was taken away."""
+        return any(
+            each.kind == "lost" and each.mig >= 0 and each.hits(gpu) and each.active(now_s) for each in self._faults
+        )
 
     def _sample(self, gpu: ProbedGpu, held: bool, now_s: float) -> GpuSample:
-        here = [(number, fault) for number, fault in enumerate(self._faults) if fault.gpu == gpu.index]
+        here = [(number, fault) for number, fault in enumerate(self._faults) if fault.hits(gpu)]
         active = {fault.kind: fault for _, fault in here if fault.active(now_s)}
         if "lost" in active:
-            return GpuSample(uuid=gpu.uuid, index=gpu.index, fault=_LOST)
+            return GpuSample(uuid=gpu.uuid, index=gpu.index, parent=gpu.parent, fault=_LOST)
         xids = []
         for number, fault in here:
-            if fault.kind == "xid" and fault.at_s <= now_s and number not in self._told:  # F2
-                self._told[number] = None
+            if fault.kind == "xid" and fault.at_s <= now_s and (number, gpu.index) not in self._told:  # F2
+                self._told[number, gpu.index] = None
                 xids.append(fault.code)
         extra = [active[kind] for kind in ("leftover", "process") if kind in active]
         computes = held and "idle" not in active
@@ -122,7 +137,8 @@ class ScriptedDevices:
         return GpuSample(
             uuid=gpu.uuid,
             index=gpu.index,
-            utilization_percent=_BUSY_PERCENT if computes else 0,
+            parent=gpu.parent,
+            utilization_percent=None if gpu.parent else _BUSY_PERCENT if computes else 0,
             memory_used_mb=min(gpu.memory_mb, own_mb + sum(fault.memory_mb for fault in extra)),
             temperature_c=active["hot"].temperature_c if "hot" in active else _BUSY_C if computes else _IDLE_C,
             power_mw=_BUSY_MW if computes else _IDLE_MW,

@@ -151,6 +151,8 @@ if TYPE_CHECKING:
         error: str
         node_fault: NotRequired[str]
         """Only where there is one."""
+        hung_up: NotRequired[bool]
+        """Only where it was."""
 
     class TaskFields(TypedDict):
         key: str

@@ -20,6 +20,7 @@ from stoker.agent.runner.process import procfs
 from stoker.agent.runner.process.account import NOBODY, CannotStart, actor, uid_said
 from stoker.agent.runner.process.cgroup import Cgroups, TaskCgroup, TaskLimits
 from stoker.agent.runner.process.launch import FolderBound, Launch, answer_of, cause_of, port_conflict
+from stoker.agent.runner.process.launcher import Launcher
 from stoker.agent.runner.process.tree import Trees
 from stoker.agent.runner.session.exec_sessions import ExecSessions
 from stoker.agent.runner.site_program import EPILOG, PROLOG, SitePrograms
@@ -69,12 +70,15 @@ class Supervisor:
         self.cgroups = Cgroups(settings.data_dir, settings.tree)
         self.output_retention = OutputRetention(settings.data_dir, settings.spool_bytes_max, settings.work_dir)
         self.trees = Trees()
+        self._launcher = Launcher(self.trees.helped)
         self._boot_id = procfs.boot_id()
         self._null = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         self._site = SitePrograms(self.cgroups, self.trees, watch, close)
         self.tasks: dict[str, RunnerTask] = {}
         self.leases = Leases()
-        self.sessions = ExecSessions(settings, epoll, self.tasks, self.trees, self.leases.silent_s)
+        self.sessions = ExecSessions(
+            settings, epoll, self.tasks, self.trees, self.leases.silent_s, lambda: self.containers
+        )
         self.recorded: list[RunnerTask] = []
         """Starts whose record isn't durable yet."""
         self.ready: deque[RunnerTask] = deque()
@@ -245,8 +249,6 @@ class Supervisor:
         if start["container"] is None:
             launch = Launch(start, (procfs.MARK_NAME, task.tree.mark), workdir, account, task.tree.group)
             self.sessions.surroundings.keep(task, start, workdir, clock.boot_s())
-        elif start["tty"]:
-            raise CannotStart("a job with a terminal can't run in a container, as every job of this node does")
         else:
             launch = self.containers.launch(start, task.tree.mark, workdir, account, task.tree.group, shown)
         launch.keep_script(script_folder, start["script"])
@@ -257,10 +259,12 @@ class Supervisor:
             ours = (start["folder"], "" if start["workdir"] else workdir)
             launch.bound = FolderBound(job, self._settings.folder_bytes_max, [folder for folder in ours if folder])
         # A later runner takes a task without this file for never started: it is made before the process is.
-        if not spool.claim(self.output_retention.output(task.key)):
-            raise CannotStart("the agent has given it up, since this runner didn't answer", "never_started")
         limits = (self._settings.head_bytes_max, self._settings.tail_bytes_max)
-        task.spool = Spool(self.output_retention.output(task.key), *limits)
+        try:
+            task.spool = Spool(self.output_retention.output(task.key), *limits)
+        except FileExistsError:
+            words = "the agent has given it up, since this runner didn't answer"
+            raise CannotStart(words, "never_started") from None
         task.tree.group.make()
         self._fork(task, launch)
 
@@ -273,14 +277,14 @@ class Supervisor:
         task.tree.uid = NOBODY if launch.actor.name else None
         pid = 0
         try:
-            pid, task.answer = launch.fork(streams)
+            pid, task.answer = self._launcher.fork(launch, streams)
         except OSError:
             pipes.close()
             raise
         finally:
             self.sessions.led(task, pid, terminal)
         pipes.close_task_ends()
-        task.start, task.output, task.result = None, pipes.take(), launch.result
+        task.start, task.launch, task.output, task.result = None, launch, pipes.take(), launch.result
         task.epilog = self._journal.open[task.key].get("epilog")
         self.trees.add(task.tree)
         self.trees.led(task.tree, pid)
@@ -305,7 +309,8 @@ class Supervisor:
         if reason is None:
             return
         self._close(task.answer)
-        task.answer = -1
+        reason = task.launch.fault(reason) if task.launch is not None else reason
+        task.answer, task.launch = -1, None
         if task.tree.uid is not None:
             task.tree.uid = uid_said(bytes(task.said))
         if reason and task.cause == "exited":
@@ -332,6 +337,7 @@ class Supervisor:
                 break
             any_reaped = True
             self._outputs.reaped(pid)
+            self._launcher.reaped(pid)
             self.sessions.reaped(pid, status, now_s)
             if self._containers is not None:
                 self._containers.reaped(pid, status)

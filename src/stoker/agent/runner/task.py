@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from stoker.agent.runner.output.copier import Copier
     from stoker.agent.runner.output.spool import OutputRetention, Spool
     from stoker.agent.runner.process.cgroup import TaskCgroup
+    from stoker.agent.runner.process.launch import Launch
     from stoker.agent.runner.process.tree import Trees
     from stoker.agent.runner.protocol import EndFields, OverFields, SiteFields, StartInstruction, TaskFields
 
@@ -77,6 +78,8 @@ class RunnerTask:
         self.started_at = 0
         self.start: StartInstruction | None = None
         """What the agent asked for. None = its process exists, or never will."""
+        self.launch: Launch | None = None
+        """How its process was started, until that has answered."""
         self.answer = -1
         """Pipe on which the child says whether it became the program."""
         self.said = bytearray()
@@ -104,6 +107,8 @@ class RunnerTask:
         self.peak_memory_mb = 0
         self.node_fault = ""
         """What a program of the site says is wrong with this node."""
+        self.hung_up = False
+        """Its own terminal was closed shortly before its leader ended."""
         self.prepared = False
         """Its prolog has done its work, or there is none."""
         self.epilog: SiteFields | None = None
@@ -171,6 +176,8 @@ class RunnerTask:
         }
         if self.node_fault:
             end["node_fault"] = self.node_fault
+        if self.hung_up and self.cause == "exited":
+            end["hung_up"] = True
         return end
 
     # --- ending -------------------------------------------------------------------------------------------------

@@ -17,9 +17,14 @@ GPUS_MAX: Final = 4_096
 def figures_of(control: ControlPlane, node: NodeName) -> Mapping[GpuUuid, GpuFiguresView]:
     """Return the newest figures of each GPU of a node that has told some."""
     found = control.nodes.figures(node) if control.nodes is not None else None
-    if found is None:
+    known = control.committer.state.nodes.get(node)
+    if found is None or known is None:
         return {}
-    return {uuid: gpu_figures_view(reading, found.age_s) for uuid, reading in found.readings.items()}
+    instances = {gpu.uuid for gpu in known.mended.gpus if gpu.parent}
+    return {
+        uuid: gpu_figures_view(reading, found.age_s, is_mig=uuid in instances)
+        for uuid, reading in found.readings.items()
+    }
 
 
 def job_view_with_gpus(control: ControlPlane, details: JobDetails) -> JobView:

@@ -227,6 +227,7 @@ def _gpus_of(control: ControlPlane, node: Node, sees: Sights, now: Instant) -> l
             status=status_of[gpu.uuid],
             current_task=named.get(gpu.uuid),
             simulated=gpu.simulated,
+            parent=gpu.parent,
             updated_at=iso(now),
             note=notes.get(gpu.uuid, ""),
             sharers=[_sharer(state, job, task, sees) for job, task in sharers.get(gpu.uuid, ())],

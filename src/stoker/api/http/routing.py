@@ -7,7 +7,7 @@ roles from `api.requests`.
 
 import re
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from functools import wraps
+from functools import partial, wraps
 from http import HTTPStatus
 from inspect import getdoc
 from typing import Any, Final, NamedTuple, TypeVar
@@ -73,11 +73,11 @@ Handler = Callable[[Request], Awaitable[Answer]]
 
 
 class Operation(NamedTuple):
-    """An endpoint with its handler, and its parameters, body and responses in OpenAPI's words."""
+    """An endpoint with its handler, and what gives its parameters, body and responses in OpenAPI's words."""
 
     endpoint: Endpoint[Any]
     handler: Handler[Response]
-    contract: Content
+    contract: Callable[[], Content]
 
 
 class Routes(list[Operation]):
@@ -92,7 +92,8 @@ class Routes(list[Operation]):
         where the endpoint takes none. `refusals`: codes that it may refuse with, beside those of every route.
         `content`: that of its answer in OpenAPI's words, where that isn't JSON of the endpoint's shapes.
         """
-        contract = _contract(endpoint, refusals, content)
+        # Worked out only for whoever asks for the document: it would be most of what the start of a tenure costs here.
+        contract = partial(_contract, endpoint, refusals, content)
         takes_no_query = endpoint.query is not None and endpoint.query() is NoQuery
 
         def add(handler: Handler[Answer | Response]) -> Handler[Answer | Response]:
@@ -216,6 +217,6 @@ def _described(operation: Operation, open_to_owner: bool) -> Content:
         "summary": name.replace("_", " ").title(),
         "description": sentence if is_open else f"{sentence}\n\nLeast role: {role_for(method, path)}.",
         "operationId": re.sub(r"\W", "_", f"{name}{path}_{method.lower()}"),
-        **operation.contract,
+        **operation.contract(),
         "security": [] if is_open else wanted,
     }

@@ -84,7 +84,7 @@ def share_variables(placement: TaskPlacement, mps: str) -> dict[str, str]:
 
 
 def _device_variables(held: Sequence[GpuUuid], visible: Visible, devices: Sequence[Gpu]) -> dict[str, str]:
-    index_of = {gpu.uuid: str(gpu.index) for gpu in devices}
+    index_of = {gpu.uuid: str(gpu.index) for gpu in devices if not gpu.parent}  # no program finds an instance by number
     names = [index_of.get(uuid, uuid) if visible is Visible.INDEX else uuid for uuid in held]
     # An empty CUDA list hides every device; NVIDIA's container runtime spells that `void`.
     return {

@@ -23,8 +23,8 @@ def suits(gpu: Gpu, demand: Demand) -> bool:
 
 def suitable_gpus(gpus: Sequence[Gpu], demand: Demand) -> list[Gpu]:
     """Return the GPUs that may serve a task, in the order given."""
-    if not demand.gpu_memory_mb and not demand.gpu_model:
-        return list(gpus)
+    if not demand.gpu_memory_mb and not demand.gpu_model and not (gpus and gpus[-1].parent):
+        return list(gpus)  # MIG instances, which serve only who asks for them, come last
     return [gpu for gpu in gpus if suits(gpu, demand)]
 
 

@@ -21,16 +21,27 @@ GPU_SHARERS_MAX: Final = 16
 and MPS takes 48 to 60 of them."""
 
 _WORD = re.compile(r"[a-z]+|[0-9]+")
+_INSTANCE = re.compile(r"(.*) MIG (\S+)")
+_PROFILE = re.compile(r"(?<![a-z0-9.])(?:[0-9]c\.)?[0-9]g\.[0-9]+gb\S*$")
+_MIG = re.compile(r"(?<![a-z0-9])mig[^a-z0-9]*$")
+MIG_SLOTS: Final = 1_000
+"""Numbers of the instances of one GPU; real ones have seven at most."""
 
 
 class Gpu(msgspec.Struct, frozen=True, kw_only=True):
-    """A GPU of a node, named by UUID; `index` is its number in PCI order and only for people."""
+    """A GPU of a node, or a MIG instance of one, named by UUID; `index` is its number and only for people.
+
+    The number of an instance is that of its GPU and its own in one (`mig_index`), and its model ends in ` MIG PROFILE`,
+    as the driver has it: `NVIDIA H100 80GB HBM3 MIG 1g.10gb`.
+    """
 
     uuid: GpuUuid
     index: int
     model: str
     memory_mb: int
     simulated: bool = False
+    parent: GpuUuid = GpuUuid("")
+    """UUID of the GPU of which this is a MIG instance. Empty = it is a GPU of its own."""
 
 
 class SharedGpu(msgspec.Struct, frozen=True):
@@ -72,18 +83,68 @@ def gpus_number(milli: int) -> int | float:
     return milli / WHOLE_GPU if milli % WHOLE_GPU else milli // WHOLE_GPU
 
 
+def mig_index(gpu: int, slot: int) -> int:
+    """Return the number of the MIG instance that is the `slot`-th of the GPU of that index. Both count from 0."""
+    assert 0 <= slot < MIG_SLOTS, f"instance {slot} of GPU {gpu}"
+    return (gpu + 1) * MIG_SLOTS + slot
+
+
+def index_parts(index: int) -> tuple[int, int | None]:
+    """Return the index of the GPU in an index, and the number of the MIG instance there; None = it is none."""
+    gpu, slot = divmod(index, MIG_SLOTS)
+    return (gpu - 1, slot) if gpu else (slot, None)
+
+
+def index_text(index: int) -> str:
+    """Return the index as people write it: `3`, or `0:3` for a MIG instance, as NVIDIA's container toolkit has it."""
+    gpu, slot = index_parts(index)
+    return f"{gpu}" if slot is None else f"{gpu}:{slot}"
+
+
+@lru_cache(maxsize=4_096)
+def mig_profile(model: str) -> str:
+    """Return the profile of a MIG instance of that model, such as `1g.10gb`; empty = it is a whole GPU."""
+    found = _INSTANCE.fullmatch(model)
+    return found[2] if found else ""
+
+
+@lru_cache(maxsize=4_096)
+def asks_for_mig(wanted: str) -> bool:
+    """Return whether a text that asks for a model asks for a MIG instance: by the word `mig`, a profile, or both."""
+    return _mig_wanted(wanted) is not None
+
+
+def _mig_wanted(wanted: str) -> tuple[str, str] | None:
+    """Model of the GPU and profile that are asked for, both in lower case, empty = any; None = a whole GPU is."""
+    text = wanted.strip().lower()
+    profile = _PROFILE.search(text)
+    before = text[: profile.start()] if profile else text
+    word = _MIG.search(before)
+    if profile is None and word is None:
+        return None
+    return before[: word.start()] if word else before, profile[0] if profile else ""
+
+
 # A cluster has few models and its users name few, and the engine asks for each pair of them in each pass.
 @lru_cache(maxsize=4_096)
 def model_matches(wanted: str, model: str) -> bool:
     """Return whether a GPU of the driver's name `model` may serve a job that asked for `wanted`.
 
-    Rules: M1  an empty text matches every model
+    Rules: M1  an empty text matches every model of a whole GPU
            M2  case, blanks and punctuation don't count: `v100-sxm2` is found in `Tesla V100-SXM2-32GB`
            M3  whole words only: `V100` isn't found in `V1000`, nor `A10` in `A100`
            M4  a text with no letter or digit in it, such as `*`, matches nothing
+           M5  a MIG instance serves only who asks for one: by `mig`, by its profile to the letter (`1g.10gb`), or by
+               these behind what its GPU's model matches (`H100 1g.10gb`). A whole GPU never serves who asks for one
     """
-    if not wanted:
-        return True
+    instance, asked = _INSTANCE.fullmatch(model), _mig_wanted(wanted)
+    if instance is None or asked is None:
+        return instance is None and asked is None and (not wanted or _finds(wanted, model))
+    whole, profile = asked
+    return profile in ("", instance[2].lower()) and (not _WORD.search(whole) or _finds(whole, instance[1]))
+
+
+def _finds(wanted: str, model: str) -> bool:
     needle, hay = _WORD.findall(wanted.lower()), _WORD.findall(model.lower())
     if not needle:
         return False

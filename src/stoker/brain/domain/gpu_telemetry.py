@@ -41,6 +41,8 @@ class GpuSample(msgspec.Struct, frozen=True, kw_only=True):
     """Why it can't be used at all, in the driver's words. Empty = it can."""
     unanswered: str = ""
     """Why nothing is known of it now: its driver hangs where others answer. Empty = it answered."""
+    parent: GpuUuid = GpuUuid("")
+    """UUID of the GPU of which it is a MIG instance, whose temperature, power and memory errors these are."""
     releasing: bool = False
     """Whether processes that were killed are still leaving it. Only a script says so."""
 
@@ -49,6 +51,8 @@ class GpuLook(msgspec.Struct, frozen=True, kw_only=True):
     """Answer of the devices of a node to one question."""
 
     samples: tuple[GpuSample, ...]
+    divided: tuple[GpuUuid, ...] = ()
+    """GPUs with MIG switched on: none of them is a sample, each of their MIG instances is."""
     simulated: bool = False
     clock_ahead_ms: int = 0
     """By how much a script moves the clock of the node."""

@@ -118,8 +118,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     secrets: dict[str, SecretName] = msgspec.field(default_factory=dict)
     """By variable: the secret whose value it gets when the job starts."""
     script: str = ""
-    """Text of a script, kept as it was at submit. `command` is then an argv: its name, and what it is given. Empty =
-    the command is one of the node's."""
+    """Text of a script, as it was at submit; `command` is its name and what it is given. Empty = one of the node's."""
     notify: Notify | None = None
     """Who is told of which of its events. None = nobody has said: that of its tenant holds."""
     labels: dict[str, str] = msgspec.field(default_factory=dict)
@@ -176,8 +175,7 @@ class EndCause(StrEnum):
     START_FAILED = "start_failed"
     PORT_TAKEN = "port_taken"
     NEVER_STARTED = "never_started"
-    """It never had a process, and that isn't the job's fault: the runner died too early, its disk was full, or the GPUs
-    weren't free."""
+    """It never had a process, and that isn't the job's fault: its runner died too early, or GPUs weren't free."""
     ACCOUNT_REFUSED = "account_refused"
     """It never had a process: its node can't keep accounts apart, and takes no jobs of this one."""
     RUNNER_LOST = "runner_lost"
@@ -213,6 +211,8 @@ class TaskEnd(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What the site's prolog or epilog says is wrong with the node; empty = nothing."""
     gpu_fault: str = ""
     """The fault of a GPU of its node's that may have ended it, since it was found with its end; empty = none."""
+    hung_up: bool = False
+    """Its own terminal was closed shortly before, which sent it SIGHUP."""
 
     @property
     def proved(self) -> bool:

@@ -57,7 +57,7 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     address: str
     """Host name or address for other nodes; the ranks of a gang meet at that of rank 0."""
     gpus: tuple[Gpu, ...]
-    """In PCI order."""
+    """In PCI order, MIG instances last."""
     cpus: int
     memory_mb: int
     labels: dict[str, str] = msgspec.field(default_factory=dict)
@@ -81,6 +81,8 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     """Drawn once per agent data folder: tells a restarted agent from a second machine under the same name."""
     fault: str = ""
     """What keeps it from starting and ending tasks, in words: a full disk, a stopped runner. Empty = nothing."""
+    opens_no_stream: bool = False
+    """Whether it can't say what it runs as long as that lasts, and so isn't heard of although its agent lives."""
     limits: str = ""
     """Why it offers fewer CPUs or less memory than it has, in words: too few open files or processes, or what a process
     may have. Empty = it doesn't."""

@@ -5,6 +5,7 @@ It says what a node is by itself. A person's drain is none of it, and nothing he
 
 from typing import Final, NamedTuple
 
+from stoker.brain.domain.gpu import index_text
 from stoker.brain.domain.health import HealthState
 from stoker.brain.domain.node import Node
 from stoker.brain.domain.units import counted
@@ -32,7 +33,7 @@ def node_health(node: Node, clock_ahead_ms: int = 0) -> HealthOfNode:
     suspect = [f"{counted(len(out), 'GPU')} drained: {out[0].reason}"] if out else []
     if node.inventory.gpu_fault and not out:
         suspect.append(f"not every GPU can be read: {node.inventory.gpu_fault}")
-    suspect += [f"GPU {each.index}: {each.reason}" for each in node.inventory.conditions if each.offered]
+    suspect += [f"GPU {index_text(each.index)}: {each.reason}" for each in node.inventory.conditions if each.offered]
     if abs(clock_ahead_ms) > CLOCK_OFF_MS:
         way = "ahead" if clock_ahead_ms > 0 else "behind"
         suspect.append(f"its clock is {abs(clock_ahead_ms) / 1_000:.0f} s {way}")

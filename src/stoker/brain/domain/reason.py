@@ -54,9 +54,11 @@ class ReasonCode(StrEnum):
     NODE_FAULTY = "node_faulty"
     PREPARING = "preparing"
     ENDING = "ending"
+    RELEASING = "releasing"
     # why a job ended
     EXITED = "exited"
     KILLED_BY_SIGNAL = "killed_by_signal"
+    TERMINAL_CLOSED = "terminal_closed"
     START_FAILED = "start_failed"
     CANCELLED = "cancelled"
     TIME_LIMIT = "time_limit"
@@ -220,10 +222,19 @@ _SENTENCES: Final[dict[ReasonCode, tuple[str, str]]] = {
         "{ends}; its processes are gone by {until} at the latest, if its nodes can be reached{then}",
         "nothing to do: its GPUs are free once its processes are proved gone",
     ),
+    ReasonCode.RELEASING: (
+        "all its processes there are gone, says node {node}, and {text}{more}",
+        "nothing to do: a GPU that doesn't come clean in time is kept back by itself, and the job ends; `stoker gpu "
+        "list` shows it then",
+    ),
     ReasonCode.EXITED: ("its command exited with code {exit_code}{place}", "`stoker logs {id}` shows its last lines"),
     ReasonCode.KILLED_BY_SIGNAL: (
         "its command was killed{place} by signal {signal}, which Stoker did not send",
         "`stoker logs {id}` shows its last lines; the node's kernel log may say more",
+    ),
+    ReasonCode.TERMINAL_CLOSED: (
+        "its terminal was closed, which hung it up (SIGHUP), and its command {how}",
+        "leave a terminal by Enter `~d`, or submit with `--detach`, and the job goes on; `stoker attach` comes back",
     ),
     ReasonCode.START_FAILED: (
         "it could not start on {node}: {error}",
@@ -372,6 +383,9 @@ def _clauses(reason: Reason) -> Facts:
             return ending_clauses(facts)
         case ReasonCode.EXITED | ReasonCode.KILLED_BY_SIGNAL | ReasonCode.OUT_OF_MEMORY:
             return {"place": f" on {facts['node']}" if "node" in facts else ""}
+        case ReasonCode.TERMINAL_CLOSED:
+            how = f"was killed by signal {facts['signal']}" if facts.get("signal") else ""
+            return {"how": how or f"exited with code {facts.get('exit_code')}"}
         case ReasonCode.PREEMPTED:
             return {"why": TAKEN_FOR.get(str(facts.get("cause")), "")}
         case ReasonCode.DEPENDENCY if "jobs" in facts:

@@ -71,7 +71,10 @@ class Started(msgspec.Struct, frozen=True, kw_only=True, tag="started"):
 
 
 class Preparation(msgspec.Struct, frozen=True, kw_only=True):
-    """Work for a task before it starts on its node, such as the pull of its image, in words for people."""
+    """Work for a task before it starts on its node or before its end is told, in words for people.
+
+    Such as the pull of its image, or the wait for GPUs to come clean.
+    """
 
     key: TaskKey
     text: str

@@ -5,7 +5,8 @@ report, a compared inventory, a forgotten node.
 
 Rules: E1  the outcome is that of what ended the attempt: our order if there was one, else the first task that failed
        E2  one failed task ends the gang: the others are told to stop
-       E3  a retry follows a non-zero exit, a signal or a failed start, at most `retries_max` of the job's own wish
+       E3  a retry follows a non-zero exit, a signal or a failed start, at most `retries_max` of the job's own wish; a
+           job whose own terminal was closed is over
        E4  a requeue follows a lost node or runner, at most `requeues_max` of the policy, and costs no retry
        E5  a taken port costs neither, and has a bound of its own
        E6  cancel, time-out and out of memory are final
@@ -105,7 +106,7 @@ def _settle_job(job: Job, attempt: Attempt, now: Instant, policy: Policy) -> Job
     end = decisive.end
     assert end is not None, "an attempt is settled when all its tasks have ended"
     outcome = _outcome(attempt, end, policy)
-    again = _next_try(job, attempt, outcome, end.cause, now, policy)
+    again = _next_try(job, attempt, outcome, end, now, policy)
     if again is not None:
         error = _error(attempt, end)
         why = f": {error[:_ERROR_SHOWN_MAX]}" if error else ""
@@ -166,7 +167,7 @@ def _outcome(attempt: Attempt, end: TaskEnd, policy: Policy) -> Outcome:
 
 
 def _next_try(
-    job: Job, attempt: Attempt, outcome: Outcome, cause: EndCause, now: Instant, policy: Policy
+    job: Job, attempt: Attempt, outcome: Outcome, end: TaskEnd, now: Instant, policy: Policy
 ) -> JobRequeued | None:
     """The requeue that E3 to E10 grant after `outcome`, its reason still to be filled in. None = the job ends."""
     again = JobRequeued(
@@ -179,10 +180,12 @@ def _next_try(
         preemptions=job.preemptions,
     )
     match outcome:
+        case Outcome.FAILED if end.hung_up:
+            return None
         case Outcome.FAILED | Outcome.START_FAILED if job.retries_used < job.spec.retries_max:
             until = later(now, backoff_ms(job.retries_used, policy))
             return replace(again, retries_used=job.retries_used + 1, not_before=until)
-        case Outcome.NODE_FAILED if _is_free(job, attempt, cause, policy):
+        case Outcome.NODE_FAILED if _is_free(job, attempt, end.cause, policy):
             tries = sum(1 for _ in takewhile(_never_started, reversed(job.attempts[:-1])))
             return replace(again, not_before=later(now, backoff_ms(tries - 1, policy)) if tries else NEVER)
         case Outcome.NODE_FAILED | Outcome.LOST if job.spec.requeue and job.requeues_used < policy.requeues_max:
@@ -253,6 +256,9 @@ def _reason(job: Job, attempt: Attempt, outcome: Outcome, task: Task, policy: Po
         case Outcome.REQUEUED | Outcome.PREEMPTED:
             raise AssertionError("a job that was told to try again doesn't end")
         case Outcome.FAILED:
+            if end.hung_up:
+                how: Facts = {"signal": end.signal, "exit_code": -1 if end.exit_code is None else end.exit_code}
+                return Reason(ReasonCode.TERMINAL_CLOSED, {**where, **how})
             if end.signal:
                 return Reason(ReasonCode.KILLED_BY_SIGNAL, {**where, "signal": end.signal})
             return Reason(ReasonCode.EXITED, {**where, "exit_code": -1 if end.exit_code is None else end.exit_code})

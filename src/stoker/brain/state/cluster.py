@@ -177,7 +177,7 @@ class ClusterState:
         node = self.nodes[name]
         if node.forgotten:
             return NodeState.FORGOTTEN
-        if not node.reachable:
+        if not node.reachable and not (node.inventory.fault and node.inventory.opens_no_stream):
             return NodeState.UNREACHABLE
         if node.inventory.fault:
             return NodeState.FAULTY

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from stoker.brain.domain.gpu import index_text
 from stoker.cli.display.gpu_figures import memory_used, power, remark, temperature, utilization
 from stoker.cli.display.node_details import health_text, holder_text
 from stoker.cli.display.output import show_rows
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 def _columns() -> "list[Column[GpuView]]":
     return [
         Column("NODE", lambda gpu: gpu.node),
-        Column("GPU", lambda gpu: gpu.device_index, right=True),
+        Column("GPU", lambda gpu: index_text(gpu.device_index), right=True),
         Column("MODEL", lambda gpu: gpu.model + (" (simulated)" if gpu.simulated else ""), elastic=True),
         Column("MEMORY", lambda gpu: f"{gpu.memory_mb} MiB", right=True),
         Column("STATUS", lambda gpu: gpu.status, coloured=True),
@@ -35,7 +36,8 @@ def _columns() -> "list[Column[GpuView]]":
 
 
 def _remark(gpu: "GpuView") -> str:
-    return "; ".join(filter(None, (health_text(gpu), remark(gpu.figures))))
+    shared = "temperature and power are the whole GPU's" if gpu.figures and gpu.figures.of_whole_gpu else ""
+    return "; ".join(filter(None, (health_text(gpu), remark(gpu.figures), shared)))
 
 
 @click.group(cls=OnceGroup)

@@ -80,7 +80,7 @@ _options: Final = with_options(
         "--tasks", type=click.IntRange(1), metavar="N", help="Gang members, placed all or nothing. [default: 1]"
     ),
     click.option("--gpu-memory", metavar="SIZE", help="Least memory of a GPU, such as 16GiB; the bound of a share."),
-    click.option("--gpu-model", metavar="MODEL", help="Only such GPUs: V100 is found in Tesla V100-SXM2-32GB."),
+    click.option("--gpu-model", metavar="MODEL", help="Only such GPUs: V100, or 1g.10gb for a MIG instance."),
     click.option("--cpus", type=click.IntRange(1), metavar="N", help="CPUs of each task. [default: 1]"),
     click.option("--memory", metavar="SIZE", help="Host memory of each task, such as 64GiB. [default: no limit]"),
     # on which nodes

@@ -45,7 +45,10 @@ def remark(figures: "GpuFiguresView | None") -> str:
 
 def figures_text(figures: "GpuFiguresView | None") -> str:
     """Return all figures as one line; empty = none were told."""
-    shown = (utilization(figures), memory_used(figures), temperature(figures), power(figures), remark(figures))
+    shared = (temperature(figures), power(figures))
+    if figures is not None and figures.of_whole_gpu:
+        shared = (f"{' and '.join(filter(None, shared))} of the whole GPU", "")
+    shown = (utilization(figures), memory_used(figures), *shared, remark(figures))
     return ", ".join(filter(None, shown))
 
 

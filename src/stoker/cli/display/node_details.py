@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from stoker.brain.domain.gpu import index_text
 from stoker.cli.clock import local_text
 from stoker.cli.display.formatting import local_times
 from stoker.cli.display.gpu_figures import figures_text
@@ -123,7 +124,8 @@ def node_pairs(node: "NodeView") -> "Iterator[tuple[str, object]]":
     for gpu in node.gpus:
         holder = f", job {holder_text(gpu)}" if gpu.current_task or gpu.sharers else ""
         simulated = ", simulated" if gpu.simulated else ""
-        yield f"gpu {gpu.device_index}", f"{gpu.uuid} {gpu.model}, {gpu.memory_mb} MiB{simulated}: {gpu.status}{holder}"
+        where, what = index_text(gpu.device_index), f"{gpu.uuid} {gpu.model}, {gpu.memory_mb} MiB"
+        yield f"gpu {where}", f"{what}{simulated}: {gpu.status}{holder}"
         if gpu.health.state != "healthy":
             yield "", health_text(gpu)
         if gpu.figures is not None:

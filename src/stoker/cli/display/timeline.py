@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Final
 
+from stoker.brain.domain.gpu import index_text
 from stoker.cli.display.formatting import instant_ms
 
 if TYPE_CHECKING:
@@ -163,12 +164,12 @@ def _row_labels(rows: Sequence[TimelineRow], longest: int) -> list[str]:
     """A node's name stands only beside its first GPU; a long name keeps its end, where names differ."""
     labels = []
     shown = None
-    digits = max((len(str(row.index)) for row in rows), default=1)
+    digits = max((len(index_text(row.index)) for row in rows), default=1)
     room = max(1, longest - digits - 5)
     column = min(room, max((len(row.node) for row in rows), default=0))
     for row in rows:
         node = row.node if len(row.node) <= room else "…" + row.node[1 - room :]
-        labels.append(f"{node if row.node != shown else '':{column}} GPU{row.index:>{digits}}")
+        labels.append(f"{node if row.node != shown else '':{column}} GPU{index_text(row.index):>{digits}}")
         shown = row.node
     return labels
 

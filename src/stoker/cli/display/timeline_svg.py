@@ -11,6 +11,7 @@ from itertools import groupby
 from typing import Final
 from xml.sax.saxutils import escape, quoteattr
 
+from stoker.brain.domain.gpu import index_text
 from stoker.cli.display.safe_text import visible
 from stoker.cli.display.timeline import Timeline, TimelineRow, TimelineSpan, job_order, tick_label, tick_step_ms
 
@@ -100,7 +101,7 @@ def _row_marks(rows: Sequence[TimelineRow], tops: dict[str, int]) -> Iterator[st
         if row.node != shown:
             yield f'<text class="node" x="16" y="{y + 14}">{_text(_short(row.node, 16))}</text>'
             shown = row.node
-        yield f'<text x="{_LEFT - 10}" y="{y + 14}" text-anchor="end">GPU {row.index}</text>'
+        yield f'<text x="{_LEFT - 10}" y="{y + 14}" text-anchor="end">GPU {index_text(row.index)}</text>'
 
 
 def _axis(timeline: Timeline, bottom: int) -> Iterator[str]:

@@ -51,6 +51,7 @@ def _control(settings: ControlSettings) -> list[Check]:
     return [
         *folder.checks("control", settings.data_dir),
         Check("store", lambda: folder.store(settings.store.url, settings.data_dir)),
+        Check("output_archive", lambda: folder.archive(settings.output.archive_dir)),
         Check("secrets", lambda: folder.secret_key(settings.secret_key_file, settings.data_dir)),
         *(
             Check(f"{section}_port", partial(network.listener, section, at.host, at.port, settings.data_dir))

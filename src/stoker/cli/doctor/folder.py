@@ -94,6 +94,19 @@ def data_dir(kind: str, path: Path) -> Iterator[CheckResult]:
         yield fine(f"in use by process {holder} ({words_of(holder)})")
 
 
+def archive(folder: str) -> Iterator[CheckResult]:
+    """Judge the folder in which outputs of ended jobs are kept; empty = there is none."""
+    path = Path(folder)
+    if not folder:
+        yield fine("outputs of ended jobs aren't archived")
+    elif not path.exists():
+        yield _not_there(path)
+    elif not path.is_dir():
+        yield wrong(f"{path} is no folder", "name a folder in output.archive_dir; nothing is archived until then")
+    else:
+        yield _writable(path, path.stat())
+
+
 def _not_there(path: Path) -> CheckResult:
     around = _existing(path)
     if os.access(around, os.W_OK | os.X_OK):

@@ -152,6 +152,8 @@ def found(result: ProbeResult) -> Iterator[CheckResult]:
         yield doubtful(f"{len(result.gpus)} simulated GPUs ({models}): jobs will find no device", fix)
     elif result.gpus:
         yield fine(f"{len(result.gpus)} GPUs: {models}")
+    elif result.hidden:
+        yield doubtful(result.hidden, "take the variable out of the agent's unit, or name in it the GPUs to offer")
     elif not result.faults:
         yield none_found(bool(list(_DEVICES.glob("nvidia[0-9]*"))))
 

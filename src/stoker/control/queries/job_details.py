@@ -33,6 +33,7 @@ from stoker.wire.rest.job import LIST_MAX, JobDetails, as_seen, members_view
 SLICE: Final = 2_000
 SEARCHES_MAX: Final = 16
 """Questions that wait for a search for alternatives; answers to more have none."""
+_ENDING: Final = (JobState.RUNNING, JobState.STOPPING)
 _ENDS: Final = (JobState.SUCCEEDED, JobState.FAILED, JobState.CANCELLED)
 
 
@@ -49,7 +50,8 @@ def job_details(control: ControlPlane, job: Job) -> JobDetails:
     tally = None if job.members is None else state.indexes.arrays.get(job.id)
     if job.members is not None and tally is None:
         return _forgotten(job)
-    reason = shown_reason(state, job, control.loop.planned_reason) or _preparing(control, job)
+    shown_now = _releasing(control, job) or shown_reason(state, job, control.loop.planned_reason)
+    reason = shown_now or _preparing(control, job)
     members = None if tally is None else members_view(member_counts(job, tally))
     shown = JobDetails(job, state.shown_state(job), reason, members)
     planned = reservation_of(control, job)
@@ -66,6 +68,20 @@ def _preparing(control: ControlPlane, job: Job) -> Reason | None:
     node, first = said[0]
     more = f"; {counted(len(said) - 1, 'other task')} of it {'waits' if len(said) == 2 else 'wait'} too"
     return Reason(ReasonCode.PREPARING, {"node": node, "text": first.text, "more": more if len(said) > 1 else ""})
+
+
+def _releasing(control: ControlPlane, job: Job) -> Reason | None:
+    """Return that nothing of a job is left but GPUs that aren't clean yet; None = there is, or no node says so."""
+    attempt = job.live_attempt
+    if attempt is None or job.state not in _ENDING or control.nodes is None:
+        return None
+    said = control.nodes.preparations(job.id)
+    told = {each.key.rank for _, each in said if each.key.attempt == attempt.number}
+    if not told or any(task.placement.rank not in told for task in attempt.open_tasks):
+        return None
+    node, first = said[0]
+    more = f"; {counted(len(said) - 1, 'other task')} of it too" if len(said) > 1 else ""
+    return Reason(ReasonCode.RELEASING, {"node": node, "text": first.text, "more": more})
 
 
 def job_details_for(control: ControlPlane, caller: Caller, job: Job) -> JobDetails:

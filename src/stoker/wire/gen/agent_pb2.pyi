@@ -123,11 +123,14 @@ class Gpu(_message.Message):
     MODEL_FIELD_NUMBER: _builtins.int
     MEMORY_MB_FIELD_NUMBER: _builtins.int
     SIMULATED_FIELD_NUMBER: _builtins.int
+    PARENT_FIELD_NUMBER: _builtins.int
     uuid: _builtins.str
     index: _builtins.int
     model: _builtins.str
     memory_mb: _builtins.int
     simulated: _builtins.bool
+    parent: _builtins.str
+    """UUID of the GPU of which it is a MIG instance. Empty = it is a GPU of its own."""
     def __init__(
         self,
         *,
@@ -136,10 +139,11 @@ class Gpu(_message.Message):
         model: _builtins.str = ...,
         memory_mb: _builtins.int = ...,
         simulated: _builtins.bool = ...,
+        parent: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "memory_mb", b"memory_mb", "model", b"model", "simulated", b"simulated", "uuid", b"uuid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "memory_mb", b"memory_mb", "model", b"model", "parent", b"parent", "simulated", b"simulated", "uuid", b"uuid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -229,6 +233,7 @@ class RegisterRequest(_message.Message):
     MPS_FIELD_NUMBER: _builtins.int
     UNENFORCED_FIELD_NUMBER: _builtins.int
     CONTAINERS_FAULT_FIELD_NUMBER: _builtins.int
+    OPENS_NO_STREAM_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     boot_id: _builtins.str
     address: _builtins.str
@@ -262,6 +267,8 @@ class RegisterRequest(_message.Message):
     """What it can't hold tasks to, since it lacks a cgroup or a controller. Empty = it holds them to all their limits."""
     containers_fault: _builtins.str
     """Why it runs no containers although it is set up to. Empty = it does, or isn't."""
+    opens_no_stream: _builtins.bool
+    """Whether its agent opens no stream as long as `fault` lasts, though it lives."""
     @_builtins.property
     def gpus(self) -> _containers.RepeatedCompositeFieldContainer[Global___Gpu]: ...
     @_builtins.property
@@ -309,10 +316,11 @@ class RegisterRequest(_message.Message):
         mps: _builtins.str = ...,
         unenforced: _builtins.str = ...,
         containers_fault: _builtins.str = ...,
+        opens_no_stream: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "address", b"address", "agent_uid", b"agent_uid", "allow_root", b"allow_root", "boot_id", b"boot_id", "conditions", b"conditions", "containers_fault", b"containers_fault", "cpus", b"cpus", "executors", b"executors", "fault", b"fault", "gpu_fault", b"gpu_fault", "gpus", b"gpus", "keeps_leases", b"keeps_leases", "keeps_scripts", b"keeps_scripts", "labels", b"labels", "limits", b"limits", "memory_mb", b"memory_mb", "mps", b"mps", "node", b"node", "reads_latin_1", b"reads_latin_1", "shares_gpus", b"shares_gpus", "simulated", b"simulated", "taints", b"taints", "unenforced", b"unenforced", "version", b"version", "withheld", b"withheld"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "address", b"address", "agent_uid", b"agent_uid", "allow_root", b"allow_root", "boot_id", b"boot_id", "conditions", b"conditions", "containers_fault", b"containers_fault", "cpus", b"cpus", "executors", b"executors", "fault", b"fault", "gpu_fault", b"gpu_fault", "gpus", b"gpus", "keeps_leases", b"keeps_leases", "keeps_scripts", b"keeps_scripts", "labels", b"labels", "limits", b"limits", "memory_mb", b"memory_mb", "mps", b"mps", "node", b"node", "opens_no_stream", b"opens_no_stream", "reads_latin_1", b"reads_latin_1", "shares_gpus", b"shares_gpus", "simulated", b"simulated", "taints", b"taints", "unenforced", b"unenforced", "version", b"version", "withheld", b"withheld"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1016,6 +1024,7 @@ class TaskEnd(_message.Message):
     ERROR_FIELD_NUMBER: _builtins.int
     NODE_FAULT_FIELD_NUMBER: _builtins.int
     GPU_FAULT_FIELD_NUMBER: _builtins.int
+    HUNG_UP_FIELD_NUMBER: _builtins.int
     cause: _builtins.str
     at: _builtins.int
     exit_code: _builtins.int
@@ -1027,6 +1036,8 @@ class TaskEnd(_message.Message):
     """What the site's own prolog or epilog says is wrong with the node, which is drained for it. Empty = nothing."""
     gpu_fault: _builtins.str
     """Fault of a GPU that may have ended it. Empty = none was found."""
+    hung_up: _builtins.bool
+    """Its own terminal was closed shortly before."""
     def __init__(
         self,
         *,
@@ -1039,10 +1050,11 @@ class TaskEnd(_message.Message):
         error: _builtins.str = ...,
         node_fault: _builtins.str = ...,
         gpu_fault: _builtins.str = ...,
+        hung_up: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code", "exit_code", b"exit_code"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code", "at", b"at", "cause", b"cause", "error", b"error", "exit_code", b"exit_code", "gpu_fault", b"gpu_fault", "node_fault", b"node_fault", "oom", b"oom", "peak_memory_mb", b"peak_memory_mb", "signal", b"signal"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code", "at", b"at", "cause", b"cause", "error", b"error", "exit_code", b"exit_code", "gpu_fault", b"gpu_fault", "hung_up", b"hung_up", "node_fault", b"node_fault", "oom", b"oom", "peak_memory_mb", b"peak_memory_mb", "signal", b"signal"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType__exit_code: _TypeAlias = _typing.Literal["exit_code"]  # noqa: Y015
     _WhichOneofArgType__exit_code: _TypeAlias = _typing.Literal["_exit_code", b"_exit_code"]  # noqa: Y015

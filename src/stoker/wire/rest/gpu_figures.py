@@ -20,6 +20,9 @@ class GpuFiguresView(msgspec.Struct, frozen=True, kw_only=True):
     memory_used_mb: int | None
     temperature_c: int | None
     power_w: float | None
+    of_whole_gpu: tuple[str, ...] = ()
+    """Names of figures here that are those of the whole GPU: of a MIG instance the driver tells no temperature and no
+    power of its own."""
     age_s: float
     """How old they are."""
     stale: bool = False
@@ -40,9 +43,11 @@ class JobGpuView(msgspec.Struct, frozen=True, kw_only=True):
     """Null = its node has told none."""
 
 
-def gpu_figures_view(reading: GpuReading, age_s: float) -> GpuFiguresView:
-    """Return the shape of a reading that is so old."""
+def gpu_figures_view(reading: GpuReading, age_s: float, *, is_mig: bool = False) -> GpuFiguresView:
+    """Return the shape of a reading that is so old. `is_mig`: it is of a MIG instance."""
+    told = {"temperature_c": reading.temperature_c, "power_w": reading.power_mw} if is_mig else {}
     return GpuFiguresView(
+        of_whole_gpu=tuple(name for name, value in told.items() if value is not None),
         utilization_percent=reading.utilization_percent,
         memory_used_mb=reading.memory_used_mb,
         temperature_c=reading.temperature_c,

@@ -50,6 +50,7 @@ class GpuView(msgspec.Struct, frozen=True, kw_only=True):
     node_id: str
     node: str
     device_index: int
+    """Of a MIG instance 1000 x (index of its GPU + 1) + its own number there."""
     model: str
     memory: int
     memory_mb: int
@@ -64,6 +65,9 @@ class GpuView(msgspec.Struct, frozen=True, kw_only=True):
     free_share: float = 0
     """Part of it that nobody holds: 1 of an idle one."""
     health: GpuHealthView = GpuHealthView(state=HealthState.HEALTHY)
+    parent: str = ""
+    """UUID of the GPU of which this is a MIG instance. Its temperature and power are those of that GPU. Empty: it is a
+    GPU of its own."""
     figures: GpuFiguresView | None = None
     """What it does at the moment. Null = its node has told nothing of it."""
 

@@ -1,7 +1,7 @@
 """Program `python -m stoker.agent.runner.container.client run|remove`: the leader of a task that is a container.
 
-`run` makes the container that its standard input describes, starts it, copies its output to its own, waits for its end,
-removes it and exits as it did. `remove` removes every container of a task, and exits 0 once none is left.
+`run` makes the container that its request (descriptor 5) describes, starts it, copies its output to its own, waits for
+its end, removes it and exits as it did. `remove` removes every container of a task, and exits 0 once none is left.
 
 Signals for the task go to the processes of the container straight from the runner, which finds them in the task's
 cgroup or by their mark; so this process ignores all of them, and only a kill ends it. Where the engine is of another
@@ -13,6 +13,8 @@ Rules: L1  descriptor 3 is told why the container can't be started, or closed on
        L3  what it has written before its end is copied before the exit
        L4  an engine that goes away is waited for, `RETURN_S`; a container that the engine no longer runs then is lost
        L5  words about the engine, and not the job, begin with `ENGINE_FAULT`
+       L6  a container with a terminal gets what is typed on ours, its size, and the signals that a session sends; what
+           the runner sends to all of a task's processes isn't sent here where it sees any of the container
 """
 
 from __future__ import annotations
@@ -26,7 +28,18 @@ from urllib.parse import quote
 
 from stoker.agent.runner import clock
 from stoker.agent.runner.container.engine import Engine, EngineGone, EngineRefused, NoEngine
-from stoker.agent.runner.container.names import NO_ENGINE, REMOVED, STILL_THERE
+from stoker.agent.runner.container.names import (
+    ASK_S,
+    DETACH_KEYS,
+    NO_ENGINE,
+    REMOVED,
+    REPLY,
+    REQUEST,
+    RESIZE_S,
+    RESULT,
+    START_S,
+    STILL_THERE,
+)
 from stoker.agent.runner.files import write_all
 from stoker.agent.runner.log import complain
 from stoker.agent.runner.protocol import ENGINE_FAULT
@@ -37,16 +50,15 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any, Final
 
+    from stoker.agent.runner.container.contained_program import ContainedProgram
+    from stoker.agent.runner.container.stream_relay import Signals
+
     Fields = Mapping[str, Any]
 
-REPLY: Final = 3
-RESULT: Final = 4
-ASK_S: Final = 60.0
-START_S: Final = 300.0
-"""An engine on a slow disk unpacks nothing any more, but may wait for a lock."""
 RETURN_S: Final = 60.0
 _AGAIN_S: Final = 0.5
 _REMOVE_S: Final = 45.0
+_LOOK_S: Final = 0.5
 _READ_BYTES: Final = 64 * 1024
 _HEADER_BYTES: Final = 8
 _FAILED: Final = 125
@@ -61,10 +73,10 @@ _FORWARDED: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUI
 
 
 def main(arguments: list[str]) -> int:
-    """Do what the first argument names with the request on standard input, and return the exit status."""
+    """Do what the first argument names with the request on its descriptor, and return the exit status."""
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD}:
         signal.signal(number, signal.SIG_IGN)
-    with open(0, "rb", closefd=False) as request:
+    with open(REQUEST, "rb") as request:
         asked: Fields = json.loads(request.read())
     engine = Engine(asked["socket"])
     return _remove_all(engine, asked["label"]) if arguments == ["remove"] else ContainerRun(engine, asked).run()
@@ -78,9 +90,14 @@ class ContainerRun:
         self._asked = asked
         self._id = ""
         self._result: dict[str, object] = {"removed": True, "oom": False, "lost": ""}
+        self._signals: Signals | None = None
+        """Of the session that has its terminal. None = it has none."""
+        self._size = (0, 0)
 
     def run(self) -> int:
         """Return the exit status of the container, or of a failure to start it."""
+        if self._asked["create"]["Tty"]:
+            self._take_signals()
         try:
             output = self._start()
         except EngineRefused as error:
@@ -104,13 +121,16 @@ class ContainerRun:
         self._id = made["Id"]
         output = self._attached()
         self._engine.ask("POST", f"/containers/{self._id}/start", None, START_S)
-        if self._asked["forwards"] and not self._is_ours():
+        self._fit()
+        if self._signals is None and self._asked["forwards"] and not self._is_ours():
             for number in _FORWARDED:
                 signal.signal(number, self._forward)
         return output
 
     def _attached(self) -> socket.socket:
         path = f"/containers/{self._id}/attach?stream=1&stdout=1&stderr=1"
+        if self._signals is not None:
+            path += f"&stdin=1&detachKeys={quote(DETACH_KEYS)}"
         connection, begun = self._engine.stream("POST", path, ASK_S)
         self._begun = begun
         return connection
@@ -140,9 +160,10 @@ class ContainerRun:
         was_gone = False
         while True:
             if output is not None:
-                self._copy(output)
+                self._copy(output) if self._signals is None else self._relay(output, self._signals)
                 output = None
             try:
+                self._heed_until_stopped()
                 waited: Any = self._engine.ask("POST", f"/containers/{self._id}/wait?condition=not-running")
                 state = self._state()
             except (EngineGone, EngineRefused, KeyError, TypeError) as error:
@@ -193,6 +214,57 @@ class ContainerRun:
                 why = str(error)
         self._result["lost"] = f"{ENGINE_FAULT}went away and didn't return within {RETURN_S:.0f} s: {why}"
         return None
+
+    # --- its terminal -------------------------------------------------------------------------------------------
+
+    def _take_signals(self) -> None:
+        """Imported by none that has no terminal: each container has a client."""
+        from stoker.agent.runner.container.stream_relay import Signals
+
+        self._signals = Signals((*_FORWARDED, signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT), self._heed)
+
+    def _relay(self, output: socket.socket, signals: Signals) -> None:
+        from stoker.agent.runner.container.stream_relay import StreamRelay
+
+        self._fit()
+        StreamRelay(output, self._begun, signals, tty=True).run()
+
+    def _heed_until_stopped(self) -> None:
+        """Go on with signals for a program that has closed its terminal. Raises EngineGone, EngineRefused."""
+        while self._signals is not None and self._state().get("Running"):
+            self._signals.wait(_LOOK_S)
+
+    def _heed(self, number: int) -> None:
+        if number == signal.SIGWINCH:
+            self._fit()
+            return
+        program = self._program()
+        if not program.is_seen:
+            self._forward(number, None)
+        elif number == signal.SIGHUP:
+            program.hang_up()
+        else:
+            program.signal(number)
+
+    def _program(self) -> ContainedProgram:
+        from stoker.agent.runner.container.contained_program import ContainedProgram
+
+        pid = 0
+        with suppress(EngineGone, EngineRefused, KeyError):
+            pid = int(self._state()["Pid"])
+        return ContainedProgram(pid, self._asked["mark"])
+
+    def _fit(self) -> None:
+        """Give its terminal the size of ours; one that has it already is to be drawn anew."""
+        if self._signals is None or not self._id:
+            return
+        with suppress(OSError, EngineRefused):
+            size = os.get_terminal_size(0)
+            if size == self._size:
+                self._program().signal(signal.SIGWINCH)
+                return
+            self._engine.ask("POST", f"/containers/{self._id}/resize?h={size.lines}&w={size.columns}", None, RESIZE_S)
+            self._size = size
 
     # --- the end ------------------------------------------------------------------------------------------------
 

@@ -78,12 +78,12 @@ class Engine:
             raise EngineRefused(status, _words(answer))
         return answer
 
-    def stream(self, method: str, path: str, timeout_s: float) -> tuple[socket.socket, bytes]:
+    def stream(self, method: str, path: str, timeout_s: float, body: object = None) -> tuple[socket.socket, bytes]:
         """Return the connection of a call whose answer goes on, and what came of it. Raises as `ask`.
 
         Reading from it isn't bounded in time.
         """
-        connection, status, received = self._asked(method, path, None, timeout_s)
+        connection, status, received = self._asked(method, path, body, timeout_s)
         if status >= 400:
             with connection:
                 self._answer(connection, method, path, status, received)

@@ -12,7 +12,7 @@ Rules: Q1  a container gains nothing: not privileged, no new privileges, no capa
 
 from __future__ import annotations
 
-from stoker.agent.runner.container.names import KEY_LABEL, LABEL, OWNER_LABEL, TASK_LABEL
+from stoker.agent.runner.container.names import DETACH_KEYS, EXEC_MARK, KEY_LABEL, LABEL, OWNER_LABEL, TASK_LABEL
 from stoker.agent.runner.process.account import CannotStart
 from stoker.agent.runner.process.procfs import MARK_NAME
 
@@ -65,13 +65,35 @@ def create_request(
         "User": f"{who['uid']}:{who['gid']}",
         "WorkingDir": start["workdir"],
         "Labels": _labels(start["key"], fields, mark),
-        "AttachStdin": False,
+        "AttachStdin": start["tty"],
         "AttachStdout": True,
         "AttachStderr": True,
-        "Tty": False,
+        "OpenStdin": start["tty"],
+        "Tty": start["tty"],
         "HostConfig": _host(start, fields, who, mounts, group_path),
     }
     _check_texts(body, "its container")
+    return body
+
+
+def exec_request(argv: list[str], mark: str, *, tty: bool, term: str) -> dict[str, Any]:
+    """Return the body of an `exec`: as the container's user, in its folder, with its environment and privileges.
+
+    Raises CannotStart.
+    """
+    if not argv or not argv[0]:
+        raise CannotStart("the command is empty")
+    body = {
+        "Cmd": argv,
+        "Env": [f"{EXEC_MARK}={mark}", *([f"TERM={term or 'xterm'}"] if tty else ())],
+        "AttachStdin": True,
+        "AttachStdout": True,
+        "AttachStderr": True,
+        "Tty": tty,
+        "DetachKeys": DETACH_KEYS,
+        "Privileged": False,
+    }
+    _check_texts(body, "the command")
     return body
 
 

@@ -6,7 +6,8 @@ Rules: N1  a task isn't over, and so its GPUs aren't offered, before its contain
            long as it takes
        N3  where the container was in the task's cgroup and had been started, the end of that cgroup is proof enough if
            the engine doesn't answer: it starts a container once. What is left of it on the engine's disk goes later
-       N4  a container whose exit status is lost with its engine is the node's fault, not the job's
+       N4  a container whose exit status is lost is the node's fault, not the job's: with its engine, or with its
+           client, which nothing in a container can kill
 """
 
 from __future__ import annotations
@@ -14,18 +15,17 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 from contextlib import suppress
 
 from stoker.agent.runner.container.cgroup import ContainerCgroup, container_cgroup
-from stoker.agent.runner.container.launch import ContainerLaunch, client_environment
-from stoker.agent.runner.container.names import NO_ENGINE, REMOVED, TASK_LABEL
-from stoker.agent.runner.files import write_all
+from stoker.agent.runner.container.launch import CLIENT, ContainerLaunch, ExecLaunch, become_client, memory_file
+from stoker.agent.runner.container.names import EXEC_MARK, NO_ENGINE, REMOVED, REQUEST, TASK_LABEL
+from stoker.agent.runner.container.request import container_name
 from stoker.agent.runner.log import complain
 from stoker.agent.runner.process.cgroup import TaskLimits
 from stoker.agent.runner.process.kernel import default_signals, die_with
 from stoker.agent.runner.process.launch import SIGNALS_OF_OURS
-from stoker.agent.runner.process.procfs import MARK_NAME
+from stoker.agent.runner.process.procfs import MARK_NAME, mark_of, send
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,6 +44,10 @@ _REMOVAL_S: Final = 120.0
 _KILLED: Final = 128 + signal.SIGKILL
 """As engines tell it."""
 _RESULT_BYTES_MAX: Final = 64 * 1024
+_CLIENT_KILLED: Final = (
+    "the client of its container was killed by signal {signal}, which Stoker did not send; the container was ended, "
+    "and its exit status is lost"
+)
 
 
 class _Removal:
@@ -105,6 +109,18 @@ class TaskContainers:
             launch.own(path, read_only=True)
         return launch
 
+    def beside(self, task: RunnerTask, argv: list[str], mark: str, *, tty: bool, term: str) -> ExecLaunch:
+        """Return the launch of a program in the container of a task; `mark` is its own. Raises CannotStart, OSError."""
+        assert task.container is not None, f"no container: {task.key}"
+        name = container_name(task.key, task.tree.mark)
+        return ExecLaunch(task.container["socket"], name, argv, mark, tty=tty, term=term)
+
+    def end_beside(self, task: RunnerTask, mark: str) -> None:
+        """Kill what was executed in a container with this mark, since its client can't any more."""
+        for proc in self._trees.members(task.tree):
+            if mark_of(proc.pid, EXEC_MARK) == mark:
+                send(proc, signal.SIGKILL)
+
     def ended(self, task: RunnerTask, status: int) -> None:
         """Take what the client of a task has said before its end, which had this status."""
         if task.result < 0:
@@ -120,6 +136,8 @@ class TaskContainers:
             task.oom = task.oom or (task.cause == "exited" and _ran_out(task, status))
             if result["lost"] and task.cause == "exited":  # N4
                 task.cause, task.error = "runner_lost", str(result["lost"])
+        if os.WIFSIGNALED(status) and task.cause == "exited":  # N4
+            task.cause, task.error = "runner_lost", _CLIENT_KILLED.format(signal=os.WTERMSIG(status))
 
     def gone(self, task: RunnerTask, now_s: float) -> bool:
         """Return True once the container of a task, of which no process is left here, is proved gone (N1).
@@ -165,9 +183,7 @@ class TaskContainers:
         request = {"socket": task.container["socket"], "label": f"{TASK_LABEL}={task.tree.mark}"}
         runner = os.getpid()
         try:
-            asked = os.memfd_create("stoker-request")
-            write_all(asked, json.dumps(request).encode())
-            os.lseek(asked, 0, os.SEEK_SET)
+            asked = memory_file(request)
             pid = os.fork()
         except OSError as error:
             complain(f"the container of task {task.key} can't be asked for: {error.strerror}")
@@ -177,10 +193,8 @@ class TaskContainers:
             try:
                 default_signals(SIGNALS_OF_OURS)
                 os.setsid()
-                os.dup2(asked, 0)
                 die_with(runner)
-                words = [sys.executable, "-S", "-P", "-X", "utf8", "-m", "stoker.agent.runner.container.client"]
-                os.execve(sys.executable, [*words, "remove"], client_environment(""))
+                become_client((CLIENT, "remove"), {REQUEST: asked}, "")
             finally:
                 os._exit(127)
         os.close(asked)

@@ -61,16 +61,17 @@ class Spool:
     __slots__ = ("_base", "_fd", "_head_max", "_room", "_segments", "_size", "_tail_max", "lost")
 
     def __init__(self, base: str, head_max: int, tail_max: int) -> None:
-        """Raises OSError. A file that is already there is appended to: an earlier runner died."""
+        """Make the output of a task (`claim`). Raises OSError: FileExistsError if it is there, as the agent's."""
         self._base = base
         self._head_max = head_max
         self._tail_max = tail_max
         self._segments: list[str] = []
         self.lost = ""
         """Why output is missing. Empty = none is."""
-        self._fd = os.open(f"{base}.out", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        self._size = os.fstat(self._fd).st_size
-        self._room = head_max - self._size
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+        self._fd = os.open(f"{base}.out", flags, 0o600)
+        self._size = 0
+        self._room = head_max
 
     def write(self, received: bytes) -> None:
         """Append to the output; once a write has failed, nothing more is kept (S3)."""
@@ -272,20 +273,32 @@ class OutputRetention:
         """
         for path in (self.host_file(key), self.notice_file(key)):
             _remove(path)  # if it had one; what can't go now goes when the next runner counts anew
-        for path in (self.script_folder(key), self.private_tmp(key)):
-            with suppress(OSError):  # it had none
-                self.trash.take(path)
+        if not self._removed_empty(key, live):
+            for path in (self.script_folder(key), self.private_tmp(key)):
+                with suppress(OSError):  # it had none
+                    self.trash.take(path)
+            self._removed_empty(key, live)
         size = kept_bytes(self.output(key))
         if size >= _LARGE_BYTES:
             self._large.append((key, size))
             self._bytes += size
-        if all(_attempt(other) != _attempt(key) for other in live):
-            with suppress(OSError):  # it was never made, or isn't empty
-                os.rmdir(f"{self._work}/{_attempt(key)}")
         while self._large and (self._bytes > self._bytes_max or self._is_short()):
             oldest, dropped = self._large.popleft()
             self._bytes -= dropped
             drop(self.output(oldest))
+
+    def _removed_empty(self, key: str, live: Iterable[str]) -> bool:
+        """Remove the folder of an attempt of which no task is live, if it is empty. False = it is still there."""
+        attempt = _attempt(key)
+        if any(_attempt(other) == attempt for other in live):
+            return False
+        try:
+            os.rmdir(f"{self._work}/{attempt}")
+        except FileNotFoundError:
+            return True
+        except OSError:
+            return False
+        return True
 
     def _is_short(self) -> bool:
         """Whether so little is left of the disk that what is kept there would soon keep tasks from starting (S4)."""

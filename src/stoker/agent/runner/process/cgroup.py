@@ -218,6 +218,29 @@ class TaskCgroup:
         if self.born_in and not born_inside:
             write_file(f"{self.born_in}/cgroup.procs", "0")
 
+    @property
+    def entrance(self) -> tuple[str, list[str]]:
+        """All that a child needs to enter it, once it is made."""
+        return self.born_in, self._files
+
+    @entrance.setter
+    def entrance(self, told: tuple[str, list[str]]) -> None:
+        self.born_in, self._files = told
+
+    @property
+    def doors(self) -> int:
+        """Number of descriptors that `open_doors` opens."""
+        return len(self._files) + bool(self.born_in)
+
+    def open_doors(self, doors: list[int]) -> None:
+        """Open what a child enters the group by: files of version 1, then the folder of version 2. Raises OSError.
+
+        What was opened before an error is in `doors` too.
+        """
+        doors += (os.open(file, os.O_WRONLY | os.O_CLOEXEC) for file in self._files)
+        if self.born_in:
+            doors.append(os.open(self.born_in, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+
     def pids(self) -> list[int]:
         """Return the pids of all processes in it, but for our own."""
         return list(dict.fromkeys(pid for folder in self.folders for pid in _pids_below(folder)))

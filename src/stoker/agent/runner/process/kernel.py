@@ -57,6 +57,8 @@ _MS_SLAVE: Final = 1 << 19
 _NOT_OFFERED: Final = (errno.ENOSYS, errno.EPERM, errno.EINVAL, errno.E2BIG, errno.EOPNOTSUPP)
 """An older kernel, or a container's filter."""
 
+_RLIMIT: Final = struct.Struct("@ll")
+"""Soft and hard; -1, as Python has it, is RLIM_INFINITY."""
 _OWN_LIMITS: Final = {limit: resource.getrlimit(limit) for limit in (resource.RLIMIT_NOFILE, resource.RLIMIT_NPROC)}
 """The runner raises its own soft limits of open files and processes; jobs get those that it was started with."""
 
@@ -89,6 +91,21 @@ def lower_limits(limits: dict[int, tuple[int, int]]) -> None:
     """Give this process these limits, and of those that aren't named the ones that the runner was started with."""
     for limit, both in {**_OWN_LIMITS, **limits}.items():
         resource.setrlimit(limit, both)
+
+
+def differing_limits(limits: dict[int, tuple[int, int]]) -> dict[int, bytes]:
+    """Return those of these limits, and of the ones that the runner was started with, that this process hasn't now.
+
+    Each as setrlimit(2) takes it.
+    """
+    wanted = {**_OWN_LIMITS, **limits}
+    return {limit: _RLIMIT.pack(*both) for limit, both in wanted.items() if resource.getrlimit(limit) != both}
+
+
+def cpu_mask(cpus: list[int]) -> bytes:
+    """Return a set of CPUs as sched_setaffinity(2) takes it; empty = none is named."""
+    mask = sum(1 << cpu for cpu in set(cpus))
+    return mask.to_bytes(-(-mask.bit_length() // 64) * 8, sys.byteorder)
 
 
 def forget_inherited_signals() -> None:
@@ -180,6 +197,23 @@ def take_terminal() -> None:
     Source: TIOCSCTTY in tty_ioctl(2). Raises OSError.
     """
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+def make_raw(terminal: int) -> None:
+    """Have a terminal hand on all bytes as they are, both ways. Source: cfmakeraw in termios(3). Raises OSError."""
+    try:
+        modes = termios.tcgetattr(terminal)
+        modes[0] &= ~(
+            termios.IGNBRK | termios.BRKINT | termios.PARMRK | termios.ISTRIP | termios.INLCR | termios.IGNCR
+            | termios.ICRNL | termios.IXON
+        )  # fmt: skip
+        modes[1] &= ~termios.OPOST
+        modes[2] = modes[2] & ~(termios.CSIZE | termios.PARENB) | termios.CS8
+        modes[3] &= ~(termios.ECHO | termios.ECHONL | termios.ICANON | termios.ISIG | termios.IEXTEN)
+        modes[6][termios.VMIN], modes[6][termios.VTIME] = 1, 0
+        termios.tcsetattr(terminal, termios.TCSANOW, modes)
+    except termios.error as error:
+        raise OSError(*error.args) from error
 
 
 def give_back_memory() -> None:

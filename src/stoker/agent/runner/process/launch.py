@@ -19,6 +19,7 @@ from contextlib import suppress
 
 from stoker.agent.runner.files import opened, write_all
 from stoker.agent.runner.process.account import CannotStart, child_error_text, error_text, is_of, plain
+from stoker.agent.runner.process.fork_server import CHECKPOINTS, FOLDER, LIMITS, PROGRAM, SAYS_STEP
 from stoker.agent.runner.process.kernel import (
     allow_limits,
     bound_project,
@@ -62,6 +63,8 @@ is full, read-only or broken."""
 _NAMED_BY_JOB: Final = ("cannot write its ", "cannot use the working directory ")
 """How a reason begins that is about a place that the job named, which may be full, read-only or broken for years:
 jobs of one person that name such a place must not pass for a sick node, which then pauses for everybody."""
+_MAYBE_ELSEWHERE: Final = (errno.ENOENT, errno.ENOTDIR, errno.EACCES)
+"""The program may be in the next folder of the PATH."""
 _NAME_BYTES_MAX: Final = 255
 PRIVATE_PLACES: Final = ("/tmp", "/var/tmp")
 SIGNALS_OF_OURS: Final = tuple(
@@ -156,6 +159,28 @@ class Launch:
             own = self._private_tmp[place] = f"{folder}{place}"
             self.actor.owns(own)
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether its child has nothing to do but what system calls do that can be prepared (`fork_server`)."""
+        asked = self.actor.name or self.bound or self._private_tmp or self._script_path or self.terminal
+        return not (asked or self.beside)
+
+    def fault(self, said: str) -> str:
+        """Return why the child couldn't become the program, from what it, or that of a fork server, said."""
+        if not said.startswith(SAYS_STEP):
+            return said
+        step, *numbers = said[len(SAYS_STEP) :].split()
+        errors = list(map(int, numbers))
+        if step == PROGRAM:
+            return self._program_fault(errors)
+        if step == FOLDER:
+            return self._folder_fault(errors[0])
+        if step == CHECKPOINTS:
+            return self._checkpoints_fault(errors[0], os.getuid())
+        if step == LIMITS:
+            return f"{NO_LIMITS}: {os.strerror(errors[0])}; its agent.yaml sets executor.limits"
+        return _cgroup_fault(OSError(errors[0], os.strerror(errors[0])))
+
     def fork(self, streams: tuple[int, int, int]) -> tuple[int, int]:
         """Fork the child and return its pid and the pipe of its answer. Raises OSError.
 
@@ -183,7 +208,7 @@ class Launch:
             for number, stream in enumerate(streams):
                 os.dup2(stream, number)
             if self.terminal:
-                take_terminal()
+                self._take_terminal()
             said = self._enter(born_inside, reply)
             if not said:
                 die_with(runner)
@@ -194,12 +219,16 @@ class Launch:
             os.write(reply, plain(reason.encode("utf-8", "surrogateescape"))[:_REASON_BYTES_MAX])
             os._exit(127)
 
+    def _take_terminal(self) -> None:
+        """Raises OSError."""
+        take_terminal()
+
     def _enter(self, born_inside: bool, reply: int) -> str:
         """Into cgroup, account and folders. Answers why not."""
         try:
             self.group.enter(born_inside)
         except OSError as error:
-            return f"cannot enter its cgroup: {error_text(error)}"
+            return _cgroup_fault(error)
         if self.cpu_list:
             with suppress(OSError):  # a CPU that went offline: it runs on all of them
                 os.sched_setaffinity(0, self.cpu_list)
@@ -259,45 +288,68 @@ class Launch:
         try:
             os.makedirs(self.folder, 0o700, exist_ok=True)
             if not is_of(self.folder, os.getuid()):
-                whose = f"user {self.actor.name!r}" if self.actor.name else f"uid {os.getuid()}, which the job has here"
-                return f"the folder for checkpoints, {self.folder}, isn't a folder of {whose}; move it away, or give it"
+                return self._checkpoints_fault(0, os.getuid())
             with suppress(OSError):
                 os.utime(self.folder)  # whoever removes old ones sees that it is used
         except OSError as error:
-            return f"no folder for checkpoints, {self.folder}{self.actor.words}: {error_text(error)}"
+            return self._checkpoints_fault(error.errno or errno.EIO, os.getuid())
         return ""
+
+    def _checkpoints_fault(self, number: int, uid: int) -> str:
+        """`number` 0: it is there, and isn't a folder of this account's."""
+        if number:
+            return f"no folder for checkpoints, {self.folder}{self.actor.words}: {_number_text(number)}"
+        whose = f"user {self.actor.name!r}" if self.actor.name else f"uid {uid}, which the job has here"
+        return f"the folder for checkpoints, {self.folder}, isn't a folder of {whose}; move it away, or give it"
 
     def _change_folder(self) -> str:
         try:
             os.chdir(self.workdir)
         except OSError as error:
-            is_closed = self.actor.name and error.errno == errno.EACCES
-            closed = "; that user must be able to enter each folder on the way" if is_closed else ""
-            return f"cannot use the working directory {self.workdir}{self.actor.words}: {error_text(error)}{closed}"
+            return self._folder_fault(error.errno or errno.EIO)
         return ""
 
+    def _folder_fault(self, number: int) -> str:
+        is_closed = self.actor.name and number == errno.EACCES
+        closed = "; that user must be able to enter each folder on the way" if is_closed else ""
+        return f"cannot use the working directory {self.workdir}{self.actor.words}: {_number_text(number)}{closed}"
+
     def _exec(self) -> str:
-        """Answers why none of the candidates could be run; the most telling of the reasons."""
-        denied = ""
+        """Answers why none of the candidates could be run."""
+        errors: list[int] = []
         for path in self.paths:
             # A failed execve costs Python 20 us, a look 2 us, and a PATH has a dozen folders.
             if len(self.paths) > 1 and not os.access(path, os.F_OK):
+                errors.append(errno.ENOENT)
                 continue
             try:
                 os.execve(path, self.argv, self.env)
             except OSError as error:
-                if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.EACCES):
-                    return f"cannot run {path}{self.actor.words}: {error_text(error)}"
-                if error.errno == errno.EACCES:
-                    denied = denied or f"cannot run {path}{self.actor.words}: {error_text(error)}"
+                errors.append(error.errno or errno.EIO)
+                if errors[-1] not in _MAYBE_ELSEWHERE:
+                    break
+        return self._program_fault(errors)
+
+    def _program_fault(self, errors: list[int]) -> str:
+        """The most telling of the reasons why the candidates, in their order, couldn't be run."""
+        by_error = dict(zip(reversed(errors), reversed(self.paths[: len(errors)]), strict=True))
+        number = errors[-1] if errors[-1] not in _MAYBE_ELSEWHERE else errno.EACCES
+        if number in by_error:
+            return f"cannot run {by_error[number]}{self.actor.words}: {_number_text(number)}"
         word = self.argv[0].decode("utf-8", "replace")
-        if denied:
-            return denied
         if self._script_path:
             ended = "; the line ends as on Windows: `dos2unix` mends it" if word.endswith("\r") else ""
             return f"cannot run {word!r}, which the first line of the job's script names: there is no such file{ended}"
         where = f"in the job's PATH ({len(self.paths)} folders)" if "/" not in word else f"from {self.workdir}"
         return f"cannot run {word}: No such file or directory {where}; or its interpreter is missing"
+
+
+def _number_text(number: int) -> str:
+    return error_text(OSError(number, os.strerror(number)))
+
+
+def _cgroup_fault(error: OSError) -> str:
+    return f"cannot enter its cgroup: {error_text(error)}"
 
 
 def interpreter_of(script: bytes) -> list[bytes]:
@@ -337,18 +389,21 @@ def cause_of(reason: str, otherwise: str = "start_failed") -> str:
 def port_conflict(port: int) -> str:
     """Return why nobody could listen on this TCP port now; empty = one could. Old connections don't count.
 
-    Both families are asked, as far as the machine has them: ranks meet at the node's address, which may be of either.
+    Both families are asked, by one socket of both or, where the machine has no IPv6, of the one: ranks meet at the
+    node's address, which may be of either.
     """
-    for family, everywhere in ((socket.AF_INET, "0.0.0.0"), (socket.AF_INET6, "::")):
+    for family, everywhere in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
         try:
             with socket.socket(family, socket.SOCK_STREAM) as probe:
                 probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 if family == socket.AF_INET6:
-                    probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                    probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
                 probe.bind((everywhere, port))
         except OSError as error:
             if error.errno not in (errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL):
                 return f"TCP port {port} can't be bound: {error_text(error)}"
+        else:
+            return ""
     return ""
 
 

@@ -132,9 +132,12 @@ def with_descendants(roots: Container[int], procs: dict[int, Proc]) -> list[Proc
     return list(found.values())
 
 
-def mark_of(pid: int) -> str:
-    """Return the task mark in the environment that a process was started with. Empty = none, or unreadable."""
-    wanted = f"{MARK_NAME}=".encode()
+def mark_of(pid: int, name: str = MARK_NAME) -> str:
+    """Return a mark, that of its task, in the environment that a process was started with. Empty = none, or unreadable.
+
+    `name`: the variable that holds it.
+    """
+    wanted = f"{name}=".encode()
     text = read_file(f"/proc/{pid}/environ", _ENVIRON_BYTES_MAX)
     if not text.startswith(wanted):
         at = text.find(b"\0" + wanted)
@@ -142,6 +145,17 @@ def mark_of(pid: int) -> str:
             return ""
         text = text[at + 1 :]
     return text[len(wanted) :].split(b"\0", 1)[0].decode("ascii", "replace")
+
+
+def kill_marked(name: str, mark: str) -> None:
+    """Kill whatever was started with this mark in that variable, and what descends from it, whatever its session is."""
+    for _ in range(_LISTS_MAX):
+        procs = every_proc()
+        roots = {pid for pid in procs if mark_of(pid, name) == mark}
+        if not roots:
+            return
+        for proc in with_descendants(roots, procs):
+            send(proc, signal.SIGKILL)
 
 
 def catches(pid: int, number: int) -> bool:

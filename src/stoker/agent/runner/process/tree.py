@@ -179,8 +179,10 @@ class Trees:
 
     def _hearing(self, tree: Tree) -> list[Proc]:
         """Return the processes of a tree that a signal is meant for: not the init process of a container, which hands
-        on what it gets to one that gets it as well."""
-        return [proc for proc in self.members(tree) if not procfs.is_container_init(proc.pid)]
+        on what it gets to one that gets it as well, nor its client, unless that is all that can be seen of it."""
+        found = [proc for proc in self.members(tree) if not procfs.is_container_init(proc.pid)]
+        contained = [proc for proc in found if proc.pid != tree.pid] if tree.drains else []
+        return contained or found
 
     def kill(self, tree: Tree) -> None:
         """Kill a tree until nothing new turns up; inherited trees, maybe thousands, share a turn's scan."""

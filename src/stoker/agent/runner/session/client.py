@@ -76,7 +76,7 @@ def opening_fault(opening: Opening, task: RunnerTask | None, of_task: int, of_al
         if opening["session"] == MAIN:
             return "no_terminal", "it was submitted without a terminal"
         return "session_over", "the session is over: its program has ended, or was hung up"
-    if not task.surroundings:
+    if not task.surroundings and task.container is None:
         return "exec_unavailable", "it runs in a way that no program can be executed beside it"
     if of_task >= TASK_SESSIONS_MAX:
         return "too_many_sessions", f"{TASK_SESSIONS_MAX} sessions are open in this task, the most it may have"

@@ -13,26 +13,21 @@ from __future__ import annotations
 
 import errno
 import fcntl
-import json
 import os
 import select
 import signal
 import struct
 import termios
-import zlib
 from bisect import bisect_right
-from collections import deque
 from contextlib import suppress
 
-from stoker.agent.runner.task import ENDING
+from stoker.agent.runner import clock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Final
 
-    from stoker.agent.runner.protocol import StartInstruction
-    from stoker.agent.runner.session.client import Opening, SessionClient
-    from stoker.agent.runner.task import RunnerTask
+    from stoker.agent.runner.session.client import SessionClient
 
 MAIN: Final = "main"
 """Name of the session that is a task's own terminal."""
@@ -41,9 +36,6 @@ INPUT_MAX: Final = 64 * 1024
 DRAIN_S: Final = 0.2
 """How long after a program's end its streams may stay open: a terminal's last bytes come a moment later."""
 NEVER: Final = float("inf")
-PACK_S: Final = 1.0
-_PACKS_PER_TURN: Final = 16
-_KEPT: Final = ("env", "workdir", "user", "allow_root", "umask", "limits", "cpu_list", "private_tmp")
 _NOT_FOUND: Final = 127
 _NOT_RUN: Final = 126
 """What a shell exits with that can't find a command, or can't execute it."""
@@ -118,12 +110,16 @@ class ExecSession:
         """As waitpid gives it."""
         self.error = ""
         """Why its program could not be run."""
+        self.mark = ""
+        """Of a program in a container, by which its processes are found. Empty = it is a process here."""
         self.answer = -1
         self.said = bytearray()
         self.client: SessionClient | None = None
         self.gone_s = now_s
         """Since when nobody is connected."""
         self.ended_s = NEVER
+        self.hung_up_s = -NEVER
+        """When it was hung up last."""
         self.over = False
         """It has ended, and all that is waited for was read (X5)."""
         self.full_s = NEVER
@@ -233,6 +229,7 @@ class ExecSession:
 
     def hang_up(self) -> None:
         """Send what a terminal sends that is closed; one that is stopped must wake to hear it."""
+        self.hung_up_s = clock.boot_s()
         for group in dict.fromkeys((self.pid, self._foreground() or self.pid)):
             self._signal(group, signal.SIGHUP)
             self._signal(group, signal.SIGCONT)
@@ -263,65 +260,6 @@ def open_terminal(columns: int, rows: int) -> tuple[int, int]:
     os.set_blocking(ours, False)
     set_size(ours, columns or 80, rows or 24)
     return ours, theirs
-
-
-class Surroundings:
-    """Environment, folder, account and limits of each task, for programs that are executed in it.
-
-    They are kept as they came at first, and in a third of the bytes once the task has run for `PACK_S`: packing costs
-    0.1 ms, which the many tasks that last a moment needn't pay.
-    """
-
-    def __init__(self) -> None:
-        self._fresh: deque[tuple[float, RunnerTask]] = deque()
-
-    def keep(self, task: RunnerTask, start: StartInstruction, workdir: str, now_s: float) -> None:
-        """Keep those of a task that is about to start."""
-        task.surroundings = start.copy()
-        task.surroundings["workdir"] = workdir
-        self._fresh.append((now_s + PACK_S, task))
-
-    def pack(self, now_s: float) -> None:
-        """Pack those that are due, a few at a time."""
-        for _ in range(_PACKS_PER_TURN):
-            if now_s < self.due_s:
-                return
-            _, task = self._fresh.popleft()
-            if isinstance(task.surroundings, dict) and task.phase != ENDING:
-                kept = {name: value for name, value in task.surroundings.items() if name in _KEPT}
-                task.surroundings = zlib.compress(json.dumps(kept, separators=(",", ":")).encode(), 1)
-
-    @property
-    def due_s(self) -> float:
-        """Boot time of the next one."""
-        return self._fresh[0][0] if self._fresh else NEVER
-
-
-def unpacked(task: RunnerTask) -> StartInstruction:
-    """Return the surroundings of a task as part of a start, to be changed at will."""
-    held = task.surroundings
-    kept: StartInstruction = held.copy() if isinstance(held, dict) else json.loads(zlib.decompress(held))
-    kept["env"] = dict(kept["env"])
-    return kept
-
-
-def program_streams(opening: Opening) -> tuple[tuple[int, ...], tuple[int, int, int]]:
-    """Return our ends of a program's input, output and errors, and its own. Raises OSError."""
-    if opening["tty"]:
-        ours, theirs = open_terminal(opening["columns"], opening["rows"])
-        return (ours, ours), (theirs, theirs, theirs)
-    made: list[int] = []
-    try:
-        for _ in range(3):
-            made += os.pipe2(os.O_CLOEXEC)
-    except OSError:
-        for descriptor in made:
-            os.close(descriptor)
-        raise
-    mine = (made[1], made[2], made[4])
-    for descriptor in mine:
-        os.set_blocking(descriptor, False)
-    return mine, (made[0], made[3], made[5])
 
 
 def end_of(session: ExecSession) -> dict[str, object]:

@@ -24,9 +24,8 @@ import signal
 
 from stoker.agent.runner import clock
 from stoker.agent.runner.log import complain
-from stoker.agent.runner.process.account import CannotStart, actor
-from stoker.agent.runner.process.launch import Launch, answer_of
-from stoker.agent.runner.process.procfs import MARK_NAME
+from stoker.agent.runner.process.account import CannotStart
+from stoker.agent.runner.process.launch import answer_of
 from stoker.agent.runner.protocol import BadFrame, peer_uid
 from stoker.agent.runner.session.client import (
     SESSIONS_MAX,
@@ -44,11 +43,8 @@ from stoker.agent.runner.session.exec_session import (
     NEVER,
     SIDE_MAX,
     ExecSession,
-    Surroundings,
     end_of,
     open_terminal,
-    program_streams,
-    unpacked,
 )
 from stoker.agent.runner.session.frames import (
     CONTROL,
@@ -60,6 +56,7 @@ from stoker.agent.runner.session.frames import (
     encode_frame,
     read_control,
 )
+from stoker.agent.runner.session.program import SessionPrograms, Surroundings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -69,11 +66,14 @@ if TYPE_CHECKING:
     from stoker.agent.runner.process.tree import Trees
     from stoker.agent.runner.protocol import StartInstruction
     from stoker.agent.runner.session.client import Opening
+    from stoker.agent.runner.session.program import ContainerExecs
     from stoker.agent.runner.settings import RunnerSettings
     from stoker.agent.runner.task import RunnerTask
 
 SILENT_S: Final = 20.0
 """Since the newest answered beat: then no client is to blame (Z3)."""
+HEEDED_S: Final = 60.0
+"""An end within this time after a hang-up is taken to follow from it."""
 _CLIENTS_MAX: Final = 4 * SESSIONS_MAX
 _OUT_MAX: Final = 64 * 1024
 _READ_BYTES: Final = 64 * 1024
@@ -91,11 +91,15 @@ class ExecSessions:
         tasks: Mapping[str, RunnerTask],
         trees: Trees,
         silent_s: Callable[[float], float],
+        containers: Callable[[], ContainerExecs],
     ) -> None:
-        """`silent_s` answers, at a boot time, since how long no control plane was heard from. Raises OSError."""
+        """`silent_s` answers, at a boot time, since how long no control plane was heard from. Raises OSError.
+
+        `containers` as for the programs.
+        """
         self._settings = settings
         self._tasks = tasks
-        self._trees = trees
+        self._programs = SessionPrograms(settings.node, trees, containers)
         self._silent_s = silent_s
         self.surroundings = Surroundings()
         self._sessions: dict[tuple[str, str], ExecSession] = {}
@@ -130,6 +134,7 @@ class ExecSessions:
         """Note the end of a task's own program: what others executed beside it goes with it (Z1)."""
         for session in self._of(task.key):
             if session.main:
+                task.hung_up = now_s <= session.hung_up_s + HEEDED_S
                 self._ended(session, status, now_s)
             else:
                 session.hang_up()
@@ -139,6 +144,7 @@ class ExecSessions:
         session = self._by_pid.get(pid)
         if session is not None:
             self._hear_answer(session)
+            self._programs.ended(session, status, self._tasks.get(session.key), now_s)
             self._ended(session, status, now_s)
 
     def task_over(self, task: RunnerTask) -> None:
@@ -146,6 +152,7 @@ class ExecSessions:
         for session in self._of(task.key):
             while session.main and session.sources and self._read(session, max(session.sources)):
                 pass
+            self._programs.task_over(session)
             session.status = signal.SIGKILL if session.status is None else session.status
             session.ended_s = 0.0
             self._move(session, clock.boot_s())
@@ -174,6 +181,7 @@ class ExecSessions:
         """Do what is due (Z3, Z4, Z6)."""
         now_s = clock.boot_s()
         self.surroundings.pack(now_s)
+        self._programs.advance(now_s)
         for client in [each for each in self._clients.values() if now_s >= each.left_s]:
             self._leave(client, now_s)
         for session in list(self._sessions.values()):
@@ -185,7 +193,7 @@ class ExecSessions:
     @property
     def next_check_s(self) -> float:
         """Boot time at which `advance` is due."""
-        due = min((self.surroundings.due_s, *(each.left_s for each in self._clients.values())))
+        due = min((self.surroundings.due_s, self._programs.due_s, *(each.left_s for each in self._clients.values())))
         for session in self._sessions.values():
             if session.status is not None and not session.over:
                 due = min(due, session.ended_s + DRAIN_S)
@@ -339,27 +347,8 @@ class ExecSessions:
         if len(self._sessions) >= SESSIONS_MAX:
             for ended in [each for each in self._sessions.values() if each.is_kept]:
                 self._forget(ended)
-        kept = unpacked(task)
-        account = actor(kept["user"], self._settings.node, allow_root=kept["allow_root"])
-        if opening["tty"]:
-            kept["env"]["TERM"] = opening["term"] or "xterm"
-        kept |= {"shell": "", "argv": opening["argv"], "folder": ""}
-        launch = Launch(kept, (MARK_NAME, task.tree.mark), kept["workdir"], account, task.tree.group)
-        launch.terminal, launch.beside = opening["tty"], task.tree.pid
-        session = ExecSession(opening["session"], task.key, tty=opening["tty"], now_s=now_s)
-        ours, theirs = program_streams(opening)
-        try:
-            pid, session.answer = launch.fork(theirs)
-        except OSError:
-            for descriptor in dict.fromkeys(ours):
-                os.close(descriptor)
-            raise
-        finally:
-            for descriptor in dict.fromkeys(theirs):
-                os.close(descriptor)
-        self._trees.joined(task.tree, pid)
-        session.pid = pid
-        self._by_pid[pid] = session
+        session, ours = self._programs.begin(task, opening, now_s)
+        self._by_pid[session.pid] = session
         sources = {ours[1]: STDOUT} if session.tty else {ours[1]: STDOUT, ours[2]: STDERR}
         self._add(session, ours[0], sources)
         self._by_descriptor[session.answer] = session

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
+from stoker.brain.domain.gpu import index_text
 from stoker.brain.domain.ids import GpuUuid, JobId, NodeName
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.job import EndCause, Job, StopCause, TaskEnd, tasks_on
@@ -64,7 +65,7 @@ def _stopped(state: ClusterState, old: Node | None, inventory: Inventory) -> Ite
         if bad is None or job in stopped or attempt is None or attempt.stop is not None:
             continue
         stopped[job] = None
-        error = f"GPU {bad.index} of node {old.name} ({bad.uuid}): {bad.reason}"
+        error = f"GPU {index_text(bad.index)} of node {old.name} ({bad.uuid}): {bad.reason}"
         yield AttemptStopping(job=job, attempt=number, cause=StopCause.GPU_FAILED, error=error)
 
 

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from stoker.brain.domain.container import fault_of
 from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
-from stoker.brain.domain.gpu import WHOLE_GPU, bad_gpu_share, gpus_number
+from stoker.brain.domain.gpu import WHOLE_GPU, asks_for_mig, bad_gpu_share, gpus_number
 from stoker.brain.domain.job import JobSpec, TextEncoding
 from stoker.brain.domain.label import check_job_labels
 from stoker.brain.domain.notify import nobody_fault
@@ -138,14 +138,11 @@ def _terminal_fault(spec: JobSpec) -> Refusal | None:
         "members of an array": spec.array is not None,
         "several tasks": spec.demand.tasks > 1,
         "files for its output": bool(spec.output or spec.error),
-        "an image": bool(spec.image),
     }
     what = next((words for words, is_asked in beside.items() if is_asked), "")
     if not spec.tty or not what:
         return None
     hint = "leave `tty` out, and use `stoker exec` for a shell beside what runs"
-    if spec.image:
-        hint = "leave one of the two out: containers have no terminals in this version, and `stoker exec` enters none"
     return refuse("bad_terminal", f"a job has a terminal, and {what}", hint)
 
 
@@ -233,7 +230,26 @@ def _demand_fault(demand: Demand, policy: Policy) -> Refusal | None:
         wish = "gpu_model" if demand.gpu_model else "gpu_memory_mb"
         hint = "say how many GPUs each task needs (`--gpus 1`), or leave the wish out"
         return refuse("gpu_wish_without_gpus", f"{wish} is given, but no GPU is asked for", hint, field=wish)
-    return None
+    return _mig_fault(demand) if asks_for_mig(demand.gpu_model) else None
+
+
+def _mig_fault(demand: Demand) -> Refusal | None:
+    """Return the refusal of what MIG instances can't give.
+
+    Source: NVIDIA, "MIG User Guide", "CUDA Device Enumeration": a process sees one, however many it is given.
+    """
+    if demand.gpu_count == 1 and not demand.shares:
+        return None
+    share = f"{gpus_number(demand.gpu_share)} of " if demand.shares else ""
+    return refuse(
+        "mig_not_whole",
+        f"a task has one MIG instance to itself, and {share}{demand.gpu_count} per task are asked for: a CUDA program "
+        "sees no more than one, and instances aren't shared",
+        f"ask for one per task (`--gpus 1 --tasks {demand.total_gpus}`), for a smaller or larger profile "
+        "(`--gpu-model 2g.20gb`), or for whole GPUs",
+        field="gpu_model",
+        gpu_model=demand.gpu_model[:80],
+    )
 
 
 def _limits_fault(spec: JobSpec, policy: Policy) -> Refusal | None:

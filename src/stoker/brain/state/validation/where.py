@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from stoker.brain.domain.demand import Demand, Shape
 from stoker.brain.domain.errors import Refusal, refuse
 from stoker.brain.domain.fit import suitable_gpus, task_demand_text, tasks_perhaps
+from stoker.brain.domain.gpu import mig_profile
 from stoker.brain.domain.ids import NodeName
 from stoker.brain.domain.job import JobSpec, TextEncoding
 from stoker.brain.domain.label import (
@@ -247,6 +248,8 @@ def _too_large(nodes: Sequence[Node], demand: Demand, which: str) -> Refusal:
     hint = "ask for less per task"
     if demand.gpu_count and not suitable:
         hint = f"the GPUs here are: {', '.join(models[:8]) or 'none'}"
+        if not demand.gpu_model and any(map(mig_profile, models)):
+            hint += "; a MIG instance is given to who asks for one, such as `--gpu-model mig`"
     elif suitable and demand.gpu_count > suitable:
         few = f"ask for {suitable} at most"
         hint = few if sum(suit) < demand.total_gpus else f"{few} per task, and spread it over several: `--tasks N`"
