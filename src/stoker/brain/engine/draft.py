@@ -140,15 +140,14 @@ class Draft:
 
     def take_free(self, placement: TaskPlacement) -> TaskPlacement:
         """Take what is free of a placement of whole GPUs, and return that."""
-        free = self.free[placement.node]
-        here = {gpu.uuid for gpu in free.gpus}
-        left = replace(
-            placement,
-            gpus=tuple(uuid for uuid in placement.gpus if uuid in here),
-            cpus=min(free.cpus, placement.cpus),
-            memory_mb=min(free.memory_mb, placement.memory_mb),
-        )
-        self.take(left)
+        free, gpus = self.free[placement.node], placement.gpus
+        if gpus:
+            here = {gpu.uuid for gpu in free.gpus}
+            gpus = tuple([uuid for uuid in gpus if uuid in here])
+        cpus, memory_mb = min(free.cpus, placement.cpus), min(free.memory_mb, placement.memory_mb)
+        left = replace(placement, gpus=gpus, cpus=cpus, memory_mb=memory_mb)
+        if gpus or cpus or memory_mb:
+            self.take(left)
         return left
 
     def put_back(self, placement: TaskPlacement) -> None:

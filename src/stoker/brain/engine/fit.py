@@ -8,7 +8,7 @@ Limits: per bucket of equally free nodes at most CANDIDATES_MAX that fit are com
         best in GPUs, and only good in CPUs and memory. Nodes that don't fit are all looked at before it says no.
 """
 
-from collections.abc import Collection, Container, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from heapq import heappop, heappush
 from typing import Final, NamedTuple
 
@@ -45,7 +45,7 @@ class Search:
         self._free_on = cache.candidates.draft.free
         self.barred = barred
 
-    def tightest(self, tasks: int, besides: Container[NodeName] = ()) -> NodeFit | None:
+    def tightest(self, tasks: int, besides: Collection[NodeName] = ()) -> NodeFit | None:
         """Return the node, other than `besides`, that `tasks` tasks fill best; None when no node holds them all.
 
         `tasks` must not be more than may share a node.
@@ -68,17 +68,18 @@ class Search:
         return NodeFit(best[-1], tasks) if best is not None else None
 
     def _tightest_of(
-        self, names: Sequence[NodeName], kinds: GpuKinds, count: int, tasks: int, besides: Container[NodeName]
+        self, names: Sequence[NodeName], kinds: GpuKinds, count: int, tasks: int, besides: Collection[NodeName]
     ) -> _Tightness | None:
         """Of the nodes of one kind that have `count` GPUs free."""
         demand = self.demand
         gpus, cpus, memory_mb = demand.gpu_count * tasks, demand.cpus * tasks, demand.memory_mb * tasks
         by_count, free_on, barred = self.cache.by_count[kinds], self._free_on, self.barred
+        any_barred = bool(besides or barred)  # else a look at each of them is a quarter of all
         best: _Tightness | None = None
         compared = best_cpus = best_memory_mb = 0
         for name in names:
             free = free_on[name]
-            if free.cpus < cpus or free.memory_mb < memory_mb or name in besides or name in barred:
+            if free.cpus < cpus or free.memory_mb < memory_mb or (any_barred and (name in besides or name in barred)):
                 continue
             suitable = count
             if not by_count:

@@ -133,6 +133,8 @@ class VictimSearch:
         owed_to = self._order.owed_to(shape, self._expected) if cause is StopCause.RECLAIMED else None
         if owed_to is not None and not any(owed_to):
             return []
+        if owed_to is None and not self._view.preemptible:
+            return []
         found = []
         for each in self._running.values():
             if each.stopping or each.job in self._chosen:

@@ -95,15 +95,13 @@ class Preemptor:
             return False
         return self._order.limit_reached(shape) is None
 
-    def preempt(
-        self, candidate: Candidate, record: Job, searches: Sequence[Search], over_at: Instant
-    ) -> Preempt | None:
+    def preempt(self, candidate: Candidate, searches: Sequence[Search], over_at: Instant) -> Preempt | None:
         """Return who is to give way to a blocked job. What is free of its future places is kept for it from now on.
 
-        `record` is its own, or that of its array; `searches` are those of its demand in the draft. `over_at` is when
-        it would have ended; NEVER = it has no backfill before it.
+        `searches` are those of its demand in the draft. `over_at` is when it would have ended; NEVER = it has no
+        backfill before it.
         """
-        shape = candidate.shape
+        shape, record = candidate.shape, candidate.record
         if candidate.job in self.claiming or candidate.job in self._served:
             return None
         self.tries_left -= 1
@@ -159,11 +157,10 @@ class Preemptor:
             self._guarantee_hold.lend(shape)
         search.free_ending(self._reservations.nodes_but_of(candidate.job))
         search.free_chosen()
+        # Naive: free what is kept for them too, and take their places whole: twice the work for the same.
         for job, tasks in chain(self._claims.items(), self._places.items(), self._served.items()):
-            if job in self.claiming:
-                self._reservations.lend(job)
-            for task in tasks:  # what ends on nodes of others isn't free here
-                self._draft.take_free(task)
+            for task in self._reservations.to_come(job) if job in self.claiming else tasks:
+                self._draft.take_free(task)  # what ends on nodes of others isn't free here
         for shape in lent:
             if shape != candidate.shape:
                 self._guarantee_hold.hold_again(shape)

@@ -7,9 +7,10 @@ Limits: about 0.5 us per bucket, and 5 us per selection of nodes.
 
 from collections.abc import Sequence
 
-from stoker.brain.domain.demand import GpuDemand, Shape
+from stoker.brain.domain.demand import GpuDemand, GpusPerTask, Shape
 from stoker.brain.domain.ids import TenantName
 from stoker.brain.domain.partition import selection
+from stoker.brain.domain.reason import Reason
 from stoker.brain.domain.tenant import nodes_allowed
 from stoker.brain.domain.where import ANYWHERE, Where
 from stoker.brain.engine.candidate_nodes import CandidateNodes
@@ -27,16 +28,18 @@ class Sift:
         self._view, self._draft, self._deciding = view, draft, deciding
         self.nodes_allowed: dict[TenantName, Where] = {}
         """Of each tenant that has jobs in the queue."""
+        self.fitting: list[Bucket] = []
+        """Buckets of which there were enough GPUs for a job, also where CPUs or memory are short."""
         self._known: dict[Where, dict[GpuDemand, GpuChoices]] = {}
         """By the nodes that a tenant may use, and what a shape says."""
-        self._distinct: dict[tuple[SelectedNodes, GpuNumbers], GpuChoices] = {}
+        self._distinct: list[GpuChoices] = []
         """By what that means here: demands that the same GPUs serve have the same choices."""
         self._candidates: dict[SelectedNodes, CandidateNodes] = {}
-        self._numbers: dict[tuple[str | int, ...], GpuNumbers] = {}
-        """By demand for GPUs."""
+        self._numbers: dict[GpusPerTask, tuple[GpuNumbers, dict[SelectedNodes, GpuChoices]]] = {}
+        """By demand for GPUs, with the choices of each selection."""
 
     def sift(
-        self, buckets: Sequence[Bucket], blocked: dict[Shape, GpuChoices], fitting: dict[Shape, GpuChoices]
+        self, buckets: Sequence[Bucket], blocked: dict[Shape, GpuChoices | Reason], fitting: dict[Shape, GpuChoices]
     ) -> None:
         """Add to `blocked` each shape for which there isn't enough capacity even now. The hottest loop of a long queue.
 
@@ -55,10 +58,12 @@ class Sift:
             tasks = shape.demand.tasks
             if tasks > choices.at_most or not choices.may_have_held(tasks):
                 blocked[shape] = choices
-            elif shape not in fitting:
+                continue
+            self.fitting.append(bucket)
+            if shape not in fitting:
                 fitting[shape] = choices
                 choices.shapes.append(shape)
-        for choices in self._distinct.values():
+        for choices in self._distinct:
             if choices.shapes and choices.pays_for_table():
                 capacity = choices.last.capacity()
                 for shape in choices.shapes:
@@ -68,7 +73,7 @@ class Sift:
 
     def block_what_is_short(self, blocked: dict[Shape, GpuChoices], besides: dict[Shape, int]) -> None:
         """Add to `blocked` each shape for which there aren't enough GPUs any more, but those `besides`."""
-        for choices in self._distinct.values():
+        for choices in self._distinct:
             at_most = choices.at_most_now() if choices.shapes else 0
             for shape in choices.shapes:
                 if shape.demand.tasks > at_most and shape not in besides:
@@ -80,16 +85,18 @@ class Sift:
 
     def _choices_for(self, shape: Shape, nodes: Where) -> GpuChoices:
         admitted, demand = self._admitted_to(shape, nodes), shape.demand
-        asked = shape.gpu_demand[2:]
+        asked = shape.gpu_demand.asked
         if demand.gpu_memory_mb and not demand.shares:  # what a share asks for is its bound too
             memory_mb = self._candidates_of(admitted).gpu_memory(demand.gpu_model, demand.gpu_memory_mb)
             asked = asked[0], memory_mb, *asked[2:]
-        numbers = self._numbers.get(asked)
-        if numbers is None:
-            numbers = self._numbers[asked] = GpuNumbers(self._draft, demand)
-        choices = self._distinct.get((admitted, numbers))
+        known = self._numbers.get(asked)
+        if known is None:
+            known = self._numbers[asked] = GpuNumbers(self._draft, demand), {}
+        numbers, by_selection = known
+        choices = by_selection.get(admitted)
         if choices is None:
-            choices = self._distinct[admitted, numbers] = GpuChoices(admitted, demand, numbers, self._candidates_of)
+            choices = by_selection[admitted] = GpuChoices(admitted, demand, numbers, self._candidates_of)
+            self._distinct.append(choices)
         return choices
 
     def _admitted_to(self, shape: Shape, nodes: Where) -> SelectedNodes:
