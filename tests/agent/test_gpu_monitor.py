@@ -37,6 +37,8 @@ class Driver:
         self.released_at = 0
         """The look from which on what was killed has left it."""
         self.xids: tuple[int, ...] = ()
+        self.uuids = [A, B]
+        """By their indexes."""
 
     async def __call__(self, indexes: Sequence[int] | None, held: Collection[GpuUuid]) -> GpuLook:
         self.asked_at.append(SimClock().mono())
@@ -44,7 +46,7 @@ class Driver:
         if self.fault is not None:
             raise self.fault
         self.looks += 1
-        rows = [GpuSample(uuid=uuid, index=i, utilization_percent=self.percent) for i, uuid in enumerate((A, B))]
+        rows = [GpuSample(uuid=uuid, index=i, utilization_percent=self.percent) for i, uuid in enumerate(self.uuids)]
         used = self.used_mb.pop(0) if len(self.used_mb) > 1 else self.used_mb[0]
         rows[0] = msgspec.structs.replace(
             rows[0], memory_used_mb=used, releasing=self.looks < self.released_at, xids=self.xids
@@ -183,6 +185,30 @@ async def test_an_end_names_the_error_that_was_found_with_it_unless_it_went_well
     assert await gpus.released((A,), went_well=False) == "GPU 0 (GPU-a): the driver reports XID 79"
     assert await gpus.released((A,), went_well=True) == ""
     assert [each.kind for each in gpus.health.conditions] == ["xid"]
+
+
+@on_virtual_time
+async def test_g7_an_end_names_a_gpu_that_is_not_listed_any_more() -> None:
+    driver = Driver()
+    gpus, _ = monitor(driver)
+    await gpus.look({})
+    driver.uuids = [A]
+    gone = "GPU 1 (GPU-b): it isn't listed any more"
+    assert await gpus.released((B,), went_well=False) == gone, "its program noticed first"
+    await running(gpus, {B: [JOB]}, 20.0)
+    assert await gpus.released((B,), went_well=False) == gone, "the newest look doesn't know it any more"
+    assert await gpus.released((B,), went_well=True) == await gpus.released((A,), went_well=False) == ""
+
+
+@on_virtual_time
+async def test_a_gpu_in_the_place_of_one_that_is_gone_is_not_judged_for_it() -> None:
+    """Without the first GPU the driver counts the others anew."""
+    driver = Driver()
+    gpus, _ = monitor(driver)
+    await gpus.look({})
+    driver.uuids, driver.used_mb = [B], [9_000]
+    assert await gpus.released((A,), went_well=False) == "GPU 0 (GPU-a): it isn't listed any more"
+    assert [each.uuid for each in gpus.health.conditions] == [A], "the other is its task's"
 
 
 @on_virtual_time
