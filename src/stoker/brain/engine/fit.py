@@ -11,7 +11,7 @@ Limits: per bucket of equally free nodes at most CANDIDATES_MAX that fit are com
         a gang that no node holds whole knows it of the node alone that takes its rest.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Container, Iterator, Sequence
 from heapq import heappop, heappush
 from typing import Final, NamedTuple
 
@@ -89,13 +89,13 @@ class Search:
         return best
 
     def _tightest_of(
-        self, names: Sequence[NodeName], kinds: GpuKinds, count: int, tasks: int, besides: Collection[NodeName]
+        self, names: Sequence[NodeName], kinds: GpuKinds, count: int, tasks: int, besides: Container[NodeName]
     ) -> _Tightness | None:
         """Of the nodes of one kind that have `count` GPUs free."""
         demand = self.demand
         gpus, cpus, memory_mb = demand.gpu_count * tasks, demand.cpus * tasks, demand.memory_mb * tasks
         by_count, free_on, barred = self.cache.by_count[kinds], self._free_on, self.barred
-        any_barred = bool(besides or barred)  # else a look at each of them is a quarter of all
+        any_barred = besides != () or bool(barred)  # else a look at each of them is a quarter of all
         best: _Tightness | None = None
         compared = best_cpus = best_memory_mb = 0
         for name in names:
