@@ -287,6 +287,10 @@ class QuotaOrder:
         """Return whether, with so much used, this shape comes before `standing` and within its limits."""
         return self._standing(shape.quota_group, used) < standing and self._limits.before(shape, used) is None
 
+    def breaks_limit(self, shape: Shape, used: UsageDraft) -> bool:
+        """Return whether one more job of this shape would go beyond a limit with so much used."""
+        return self.is_busy and self._limits.before(shape, used) is not None
+
     def _standing(self, group: QuotaGroup, used: UsageDraft) -> int:
         """Return a job's place in the order of quota: pool, tenants, then itself (W2, W3, W5)."""
         account, milli = used.account(group), group.milli
