@@ -5,7 +5,6 @@ Units: GPUs are whole devices or a share of one in thousandths, memory is MiB, `
 
 from enum import StrEnum
 from functools import cached_property
-from typing import NamedTuple
 
 import msgspec
 
@@ -75,7 +74,7 @@ class GpuDemand(msgspec.Struct, frozen=True, cache_hash=True):
     asked: GpusPerTask
 
 
-class QuotaGroup(NamedTuple):
+class QuotaGroup(msgspec.Struct, frozen=True, cache_hash=True):
     """Tenant, class and GPUs, by which shapes have one standing by quota: few, also where ten thousand wait."""
 
     tenant: TenantName

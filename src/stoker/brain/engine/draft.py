@@ -217,7 +217,9 @@ class Draft:
 
     def packed(self, classes: Iterable[NodeClass]) -> int:
         """Return the numbers of several classes, added up."""
-        return sum(map(self.nodes_by_free().__getitem__, classes))
+        if self._counted_at < len(self.moved):
+            self.nodes_by_free()
+        return sum(map(self._counted.__getitem__, classes))
 
     def packed_anywhere(self) -> int:
         """Return those of all nodes as they are in the view."""

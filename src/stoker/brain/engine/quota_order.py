@@ -33,7 +33,7 @@ _UNOWED: Final = 999
 _OTHERS_FIRST: Final = 1_000
 """Added where the other class comes first."""
 
-_GPUS, _CPUS = Amount._fields.index("gpu_milli"), Amount._fields.index("cpus")
+_GPUS, _CPUS, _JOBS = map(Amount._fields.index, ("gpu_milli", "cpus", "jobs"))
 _NO_END: Final = 1 << 62
 
 _Row = list[int]
@@ -50,16 +50,17 @@ class _Account(NamedTuple):
 
 
 class _Thresholds(NamedTuple):
-    """The uses up to which each answer about one more job of a shape holds."""
+    """The uses up to which each answer about one more job of a group holds."""
 
     charged: tuple[_Row, ...]
-    needs: Amount
     levels: tuple[tuple[int, int, _Row], ...]
     """Level, the use up to which the job is within the guarantee there, and that use; the nearest first."""
     pool_max: int
     """The same of its class pool, of which the use comes first in `charged`; below any where it asks for no GPU."""
     limits: tuple[tuple[_Row, int, int], ...]
-    """Use by a tenant, the field that is limited, and the most of it that leaves enough."""
+    """Use by a tenant, the field that is limited, and the limit."""
+    cpus_max: int
+    """Jobs that ask for no more CPUs reach none of these limits in this pass; -1 = they may reach one of the others."""
 
 
 class OwedTo(NamedTuple):
@@ -119,11 +120,11 @@ class QuotaOrder:
         """Whether there are guarantees and limits at all."""
         self._owed: dict[tuple[TenantName, JobClass], int] = {}
         """The most that a job of a tenant and class may ask for within a guarantee, until something is taken."""
-        self._standings: dict[QuotaGroup, int] = {}
-        """Of groups that were asked about, until something is taken."""
         self._buckets = buckets
         self._thresholds: dict[Shape, _Thresholds] = {}
-        """Of shapes that came up."""
+        """Of shapes that were asked about; those of one group share them."""
+        self._thresholds_of_group: dict[QuotaGroup, _Thresholds] = {}
+        self._needs: dict[Shape, Amount] = {}
         self._limits = QuotaLimits(view.tenants, view.pools, usage.held_milli + view.free_milli)
         self._depends = bool(self._limits.pools.strict or usage.unlending)
         """The limits depend on what others hold."""
@@ -136,36 +137,46 @@ class QuotaOrder:
             return None
         if self._depends:
             return self._limits.before(shape, self.used)
-        known = self._thresholds.get(shape) or self._thresholds_of(shape)
-        for row, at, most in known.limits:
-            if row[at] > most:
-                return self._limits.before(shape, self.used)
+        known, demand = self._thresholds.get(shape) or self._thresholds_of(shape), shape.demand
+        if demand.cpus * demand.tasks > known.cpus_max:
+            more = self._needs_of(shape)
+            for row, at, limit in known.limits:
+                if row[at] + more[at] > limit and more[at]:
+                    return self._limits.before(shape, self.used)
         return None
 
+    def _needs_of(self, shape: Shape) -> Amount:
+        more = self._needs.get(shape)
+        if more is None:
+            more = self._needs[shape] = needs(shape.demand)
+        return more
+
     def _thresholds_of(self, shape: Shape) -> _Thresholds:
-        # Naive: reckon a standing when it is asked for. But each placement may change each, and is one of thousands.
-        account, more, milli = self.used.account(shape), needs(shape.demand), shape.demand.total_milli
-        limits = [(self.used.by_tenant[name], at, most) for name, at, most in self._limits.of_path(shape.tenant)]
-        found = self._thresholds[shape] = _Thresholds(
-            account.charged,
-            more,
-            tuple([(level, most - milli, row) for level, most, row in account.owing]) if milli else (),
-            self._guaranteed[shape.job_class] - milli if milli else -1,
-            tuple(
-                [
-                    (row, at, most - more[at])
-                    for row, at, most in limits
-                    if more[at] and most - more[at] < row[at] + self._at_most_free(at)
-                ]
-            ),
-        )
+        found = self._thresholds[shape] = self._of_group(shape.quota_group)
         return found
 
-    def _at_most_free(self, at: int) -> int:
-        """No less than a pass can take: a limit that leaves enough even after all of it needn't be looked at again."""
-        if at == _GPUS:
-            return self._view.free_milli
-        return self._cpus_free if at == _CPUS else _NO_END
+    def _of_group(self, group: QuotaGroup) -> _Thresholds:
+        # Naive: reckon a standing when it is asked for. But each placement may change each, and is one of thousands.
+        known = self._thresholds_of_group.get(group)
+        if known is None:
+            account, milli, rows = self.used.account(group), group.milli, self.used.by_tenant
+            limits = self._limits.of_path(group.tenant)
+            known = self._thresholds_of_group[group] = _Thresholds(
+                account.charged,
+                tuple([(level, most - milli, row) for level, most, row in account.owing]) if milli else (),
+                self._guaranteed[group.job_class] - milli if milli else -1,
+                tuple([(rows[name], at, limit) for name, at, limit in limits]),
+                min([self._cpus_max(group, name, at, limit) for name, at, limit in limits], default=_NO_END),
+            )
+        return known
+
+    def _cpus_max(self, group: QuotaGroup, tenant: TenantName, at: int, limit: int) -> int:
+        """Up to how many CPUs one more job of a group doesn't reach a limit, whatever this pass places before."""
+        left, view = limit - self.used.by_tenant[tenant][at], self._view
+        if at == _CPUS:
+            return max(-1, left - self._cpus_free)
+        far = {_GPUS: view.free_milli + group.milli, _JOBS: view.usage_ledger.pending_of(tenant) + 1}
+        return _NO_END if left >= far.get(at, _NO_END) else -1
 
     @cached_property
     def _cpus_free(self) -> int:
@@ -225,15 +236,13 @@ class QuotaOrder:
 
     def take(self, shape: Shape) -> None:
         """Note that one job of this shape was placed."""
-        self._standings.clear()
         self.charge(shape, self.used)
 
     def charge(self, shape: Shape, used: UsageDraft) -> None:
         """Add what one job of this shape needs to `used`."""
         self._owed.clear()
-        known = self._thresholds.get(shape) or self._thresholds_of(shape)
-        gpu_milli, gpu_memory_mb, cpus, memory_mb, jobs = known.needs
-        for row in known.charged if used is self.used else used.account(shape).charged:
+        gpu_milli, gpu_memory_mb, cpus, memory_mb, jobs = self._needs.get(shape) or self._needs_of(shape)
+        for row in used.account(shape).charged:
             row[0] += gpu_milli
             row[1] += gpu_memory_mb
             row[2] += cpus
@@ -256,7 +265,9 @@ class QuotaOrder:
         """Return the standing: the lower number comes first. It only rises in a pass, as GPUs are taken."""
         if not self.is_busy:
             return FIRST
-        known = self._thresholds.get(shape) or self._thresholds_of(shape)
+        return self._standing_by(self._thresholds.get(shape) or self._thresholds_of(shape))
+
+    def _standing_by(self, known: _Thresholds) -> int:
         standing = FIRST
         if self._promised:
             standing = _UNOWED
@@ -270,16 +281,15 @@ class QuotaOrder:
 
     def standing_of(self, group: QuotaGroup) -> int:
         """Return the standing of all shapes of a group."""
-        if not self.is_busy:
-            return FIRST
-        standing = self._standings.get(group)
-        if standing is None:
-            standing = self._standings[group] = self._standing(group, self.used)
-        return standing
+        return self._standing_by(self._of_group(group)) if self.is_busy else FIRST
 
     def is_owed(self, shape: Shape, used: UsageDraft, standing: int) -> bool:
         """Return whether, with so much used, this shape comes before `standing` and within its limits."""
         return self._standing(shape.quota_group, used) < standing and self._limits.before(shape, used) is None
+
+    def breaks_limit(self, shape: Shape, used: UsageDraft) -> bool:
+        """Return whether one more job of this shape would go beyond a limit with so much used."""
+        return self.is_busy and self._limits.before(shape, used) is not None
 
     def _standing(self, group: QuotaGroup, used: UsageDraft) -> int:
         """Return a job's place in the order of quota: pool, tenants, then itself (W2, W3, W5)."""

@@ -21,7 +21,7 @@ from stoker.brain.engine.backfill import Backfill
 from stoker.brain.engine.draft import Draft
 from stoker.brain.engine.fit import Search
 from stoker.brain.engine.gang import meeting, needs_rendezvous, number_ranks
-from stoker.brain.engine.gpu_choices import NOT_COUNTED, GpuChoices, first_fits, fits_besides
+from stoker.brain.engine.gpu_choices import NOT_COUNTED, GpuChoices, by_choices, first_fits, fits_besides
 from stoker.brain.engine.guarantee_hold import HELD_MAX, GuaranteeHold
 from stoker.brain.engine.preemptor import Preemptor, is_coming, lapses_at, start_on
 from stoker.brain.engine.queue_order import (
@@ -426,37 +426,37 @@ class SchedulingPass:
             if shape in self._fitting:
                 self.blocked.setdefault(shape, self._fitting[shape])
         reasons: dict[Shape, Reason] = {}
-        by_choices: dict[GpuChoices, list[Shape]] = {}
-        for shape, found in self.blocked.items():
-            if isinstance(found, GpuChoices):
-                shapes = by_choices.get(found)
-                if shapes is None:
-                    by_choices[found] = [shape]
-                else:
-                    shapes.append(shape)
-            elif found.code is ReasonCode.BUDGET_SPENT:
+        for shape in [shape for shape, found in self.blocked.items() if not isinstance(found, GpuChoices)]:
+            found = self._found_at_end(shape)
+            if isinstance(found, Reason):
                 reasons[shape] = found
-            else:  # what was found on the way, with the numbers of the end where there are any
-                self.deciding.shape = shape
-                limit = self._quota_order.limit_reached(shape)
-                if limit is not None:
-                    reasons[shape] = limit
-                else:
-                    by_choices.setdefault(self._fitting[shape], []).append(shape)
+            else:
+                self.blocked[shape] = found
+        firsts, others = by_choices(self.blocked)
         # Where all was given back, what was counted at the start needn't be counted anew for each of ten thousand.
         is_as_before = not self._placed and self._draft.has_numbers_of_view()
         shortage = explain.GpuShortage(self._class_status)
-        for choices, shapes in by_choices.items():
-            if len(shapes) == 1:  # as where each has a selection of its own: a table for each would cost ten times more
-                shape = self.deciding.shape = shapes[0]
+        for choices, shape in firsts.items():
+            shapes = others.get(choices)
+            if shapes is None:  # as where each has a selection of its own: a table for each would cost ten times more
+                self.deciding.shape = shape
                 packed = choices.packed_at_start() if is_as_before else choices.packed_now()
                 if packed != NOT_COUNTED:
                     reason = shortage.why(choices.numbers, packed, choices.admitted.classes, shape.demand)
                     if reason is not None:
                         reasons[shape] = reason
                         continue
+            shapes = [shape, *shapes] if shapes else [shape]
             reasons.update(zip(shapes, self._whys(shapes, choices), strict=True))
         return reasons
+
+    def _found_at_end(self, shape: Shape) -> GpuChoices | Reason:
+        """What was found on the way, with the numbers of the end where there are any."""
+        found = self.blocked[shape]
+        if isinstance(found, Reason) and found.code is ReasonCode.BUDGET_SPENT:
+            return found
+        self.deciding.shape = shape
+        return self._quota_order.limit_reached(shape) or self._fitting[shape]
 
     def _whys(self, shapes: Sequence[Shape], choices: GpuChoices) -> Sequence[Reason]:
         self.deciding.shape = shapes[0]
