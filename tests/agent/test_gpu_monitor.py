@@ -39,10 +39,13 @@ class Driver:
         self.xids: tuple[int, ...] = ()
         self.uuids = [A, B]
         """By their indexes."""
+        self.takes_s = 0.0
 
     async def __call__(self, indexes: Sequence[int] | None, held: Collection[GpuUuid]) -> GpuLook:
         self.asked_at.append(SimClock().mono())
         self.held = tuple(held)
+        if self.takes_s:
+            await SimClock().sleep(self.takes_s)
         if self.fault is not None:
             raise self.fault
         self.looks += 1
@@ -134,13 +137,33 @@ async def test_a_gpu_is_quiet_for_as_long_as_the_same_tasks_hold_it_and_none_com
 async def test_a_gpu_is_released_as_soon_as_it_is_clean() -> None:
     driver = Driver()
     gpus, _ = monitor(driver)
-    assert await gpus.released((A,), went_well=True) == "", "nothing can be said before the first look"
     await gpus.look({})
     driver.used_mb = [9_000, 9_000, 3]
     began = SimClock().mono()
     assert await gpus.released((A,), went_well=True) == ""
     assert (driver.looks, gpus.health.conditions) == (4, ())
     assert SimClock().mono() - began < 0.5
+
+
+@on_virtual_time
+async def test_of_a_task_that_ended_while_no_agent_was_here_the_gpu_is_looked_at_first() -> None:
+    driver = Driver()
+    gpus, _ = monitor(driver)
+    driver.used_mb, driver.takes_s = [9_000], 0.5
+    release = asyncio.ensure_future(gpus.released((A,), went_well=True))
+    await running(gpus, {}, 2.0)
+    assert not release.done()
+    await running(gpus, {}, 10.0)
+    assert (release.done(), [each.kind for each in gpus.health.conditions]) == (True, ["memory"])
+
+
+@on_virtual_time
+async def test_where_no_look_ever_succeeds_no_end_is_held_up() -> None:
+    driver = Driver()
+    for driver.fault in (OSError("NVML hangs"), NothingToAsk("no library")):
+        gpus, _ = monitor(driver)
+        await running(gpus, {}, 1.0)
+        assert await gpus.released((A,), went_well=True) == ""
 
 
 @on_virtual_time

@@ -79,6 +79,10 @@ def test_what_ails_a_node_keeps_work_from_that_part_alone_is_told_everywhere_and
                 said.write_text(f"{words}\n")
                 until(lambda fault=fault: node(control)["fault"] == fault, f"the node says: {fault}")
                 assert node(control)["health"]["state"] == "drained"
+            check.chmod(0o757)
+            open_to_others = f"health.check: {check} may be changed by others (mode 757)"
+            until(lambda: node(control)["fault"].startswith(open_to_others), "such a program is never run")
+            check.chmod(0o755)
             until(lambda: not sleeps(), "what it left in a session of its own has ended with it")
             control.ask("POST", "/api/v1/nodes/n1/drain", {"reason": "new RAM"})
             said.write_text("0\n")

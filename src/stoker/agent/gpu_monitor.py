@@ -7,14 +7,15 @@ Rules: G1  a look that fails stops nothing: the figures grow old, and say how ol
            told is never quiet
        G4  a heartbeat has the figures of a look once, also of a look that found no GPU
        G5  the end of a task is told only when each GPU that no other task has is clean, or known not to be, so that the
-           node no longer offers it; a GPU may take `RELEASE_S` for that. Where no look has ever succeeded nothing can
-           be said, and nothing is held up
+           node no longer offers it; a GPU may take `RELEASE_S` for that. An agent's first look is waited for; where
+           none has ever succeeded nothing can be said, and nothing is held up
        G6  while a script says that what was killed is still leaving a GPU, the end of its task isn't told
        G7  an end names the fault of a GPU that was found with it, if the task didn't end well; a GPU that isn't listed
            any more is lost once two looks in a row miss it
        G8  no GPU is called dirty whose task is just ending, or had begun or ended while the look was under way
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -95,6 +96,8 @@ class GpuMonitor:
         self._sent_at: Mono | None = None
         self._busy: dict[GpuUuid, tuple[tuple[TaskKey, ...], Mono]] = {}
         # Of each GPU that is held: by which tasks, and since when they have computed nothing.
+        self._is_looked = asyncio.Event()
+        # Set once a look has ended, well or not.
         self.figures: DeviceLook | None = None
         """Those of the newest look. None = none has succeeded."""
         self.clock_ahead_ms = 0
@@ -122,12 +125,17 @@ class GpuMonitor:
 
     async def look(self, holders: Holders) -> DeviceLook:
         """Look at every GPU now. Raises: OSError."""
-        look = await self._sample(None, holders.keys())
+        try:
+            look = await self._sample(None, holders.keys())
+        except OSError:
+            self._is_looked.set()
+            raise
         now = self._clock.mono()
         self.clock_ahead_ms = look.clock_ahead_ms
         readings = tuple(self._reading(sample, holders, now) for sample in look.samples if sample.uuid)
         self._busy = {uuid: busy for uuid, busy in self._busy.items() if uuid in holders}
         self.figures = DeviceLook(look.samples, readings, holders, now, look.simulated, look.divided)
+        self._is_looked.set()
         return self.figures
 
     async def released(self, gpus: Collection[GpuUuid], *, went_well: bool) -> str:
@@ -135,8 +143,11 @@ class GpuMonitor:
 
         What is returned are the faults of them that may have ended a task which didn't end well (G7); empty = none.
         """
+        if not self.gates:
+            return ""
+        await self._is_looked.wait()  # of a task that ended while no agent was here
         figures = self.figures
-        if figures is None or not self.gates:
+        if figures is None:
             return ""
         seen = {sample.uuid: sample for sample in figures.samples if sample.uuid in gpus}
         for uuid in gpus:
