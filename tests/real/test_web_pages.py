@@ -94,6 +94,34 @@ def test_output_follows_in_colours_and_nobodys_text_runs(visitor: Visitor, runni
     assert page.evaluate("window.hacked") is None
 
 
+def test_a_job_shows_all_its_ranks_the_hour_of_its_gpus_and_a_form_to_change_it(
+    visitor: Visitor, client: Client
+) -> None:
+    words = ["sh", "-c", "echo I am rank $RANK; sleep 600"]
+    env = {"HF_TOKEN": "hf-not-to-be-seen", "MODE": "fast"}
+    job = client.submit(JobBody(name="gang", command=words, gpu_count=1, tasks=2, env=env, time_limit="2h")).id
+    page = visitor.goto(f"/jobs/{job}")
+    expect(page.locator("#live")).to_have_attribute("data-state", "running")
+    page.select_option("#log-rank", "all")
+    expect(page.locator("#log")).to_contain_text("I am rank 0")
+    expect(page.locator("#log")).to_contain_text("I am rank 1")
+    page.fill("#log-find", "rank 1")
+    expect(page.locator("#log span.rank:visible")).to_have_count(1)
+    page.locator("[data-hour]").first.click()
+    expect(page.locator("#hour")).to_contain_text("its last hour, simulated")
+    page.get_by_text("Environment (2)").click()
+    expect(page.get_by_text("fast")).to_be_visible()
+    expect(page.get_by_text("hf-not-to-be-seen")).to_be_hidden()
+    page.click("#change")
+    page.fill("#ask [name=time_limit]", "3h")
+    page.fill("#ask [name=name]", "gang-2")
+    page.click("#ask button.primary")
+    expect(page.locator("h1")).to_contain_text("gang-2")
+    changed = client.job(job)
+    assert (changed.time_limit_ms, changed.comment) == (3 * 3_600_000, "")
+    client.cancel(job)
+
+
 def test_a_terminal_runs_beside_the_job_and_says_how_it_ended(visitor: Visitor, running: str) -> None:
     page = visitor.goto(f"/jobs/{running}")
     expect(page.locator("#live")).to_have_attribute("data-state", "running")
@@ -122,7 +150,12 @@ def test_the_form_submits_the_job_that_it_shows_as_command_line_and_body(visitor
     page = visitor.goto("/submit")
     page.fill("[name=command]", "echo it's here")
     page.fill("[name=name]", "formed")
+    page.fill("[name=gpus]", "2")
+    page.fill("[name=tasks]", "9")
+    expect(page.locator("#become")).to_contain_text("It would be refused")
+    page.fill("[name=tasks]", "1")
     page.fill("[name=gpus]", "0")
+    expect(page.locator("#become")).to_contain_text("it would start now on node-")
     page.fill("[name=time]", "5m")
     line = page.locator("#as-cli").inner_text()
     assert line == """stoker submit --name formed --time 5m --tenant default -- 'echo it'"'"'s here'"""

@@ -37,6 +37,7 @@ class GpuMap(msgspec.Struct, frozen=True, kw_only=True):
     """Name, and how many of the rows are its GPUs."""
     tenants: list[str]
     models: list[str]
+    uuid: list[str]
     index: list[int]
     model: list[int]
     """Place in `models`."""
@@ -101,6 +102,7 @@ def map_of(state: ClusterState, listed: GpuListView) -> GpuMap:
         nodes=list(nodes.items()),
         tenants=tenants,
         models=models,
+        uuid=[gpu.uuid for gpu in listed.gpus],
         index=[gpu.device_index for gpu in listed.gpus],
         model=[models.index(gpu.model) for gpu in listed.gpus],
         status=[gpu.status for gpu in listed.gpus],

@@ -11,6 +11,7 @@ from stoker.wire.rest.job import JobView
 _SECOND_MS, _MINUTE_MS, _HOUR_MS, _DAY_MS = 1_000, 60_000, 3_600_000, 86_400_000
 NONE: Final = "\N{EN DASH}"
 _GIB_MB: Final = 1_024
+_SECRET_WORDS: Final = ("TOKEN", "SECRET", "PASSW", "CREDENTIAL", "PRIVATE", "API_KEY", "APIKEY", "ACCESS_KEY", "AUTH")
 
 
 def span(ms: float | None) -> str:
@@ -76,12 +77,18 @@ def percent(part: float, whole: float) -> float:
     return round(100 * part / whole, 2) if whole else 0.0
 
 
+def names_secret(name: str) -> bool:
+    """Return whether the name of a variable says that its value is nobody's to read over somebody's shoulder."""
+    return any(word in name.upper() for word in _SECRET_WORDS)
+
+
 FILTERS: Final[Mapping[str, Callable[..., object]]] = {
     "span": span,
     "memory": memory,
     "number": number,
     "command_line": command_line,
     "gpus": gpus,
+    "names_secret": names_secret,
     "owner": owner,
     "words": words,
 }

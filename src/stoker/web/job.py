@@ -11,13 +11,14 @@ from starlette.requests import Request
 from starlette.routing import Route
 
 from stoker.brain.domain.errors import StokerError
-from stoker.brain.domain.lifecycle import FINAL
+from stoker.brain.domain.lifecycle import FINAL, JobState
 from stoker.web.formatting import command_line, ms_between, percent
 from stoker.web.site import Context, Site
 from stoker.wire import endpoints
 from stoker.wire.rest.audit import JobEventsView
 from stoker.wire.rest.job import AttemptView, JobsView, JobView
 
+_WAITING: Final = (JobState.PENDING, JobState.HELD)
 RANKS_MAX: Final = 64
 """Shown of each attempt; the rest is counted."""
 MEMBERS_MAX: Final = 200
@@ -42,6 +43,8 @@ def routes(site: Site) -> list[Route]:
             "command": command_line(job.command),
             "members": members,
             "again": again_body(job),
+            "changeable": changeable(job),
+            "waits": job.state in _WAITING,
             "story": await _story(site, request, job),
             "ranks_max": RANKS_MAX,
         }
@@ -111,7 +114,7 @@ def again_body(job: JobView) -> str:
         "command": job.command,
         "image": job.image,
         "workdir": job.workdir,
-        "time_limit": f"{job.time_limit_ms // 60_000}m" if job.time_limit_ms else None,
+        "time_limit": _time_limit(job),
         "class": job.job_class,
         "priority": job.priority,
         "retries": job.retries,
@@ -120,5 +123,46 @@ def again_body(job: JobView) -> str:
         "partition": job.partition,
         "array": job.array,
         "comment": job.comment,
+        "labels": job.labels,
+        "secrets": job.secrets,
+        "exclude": list(job.exclude),
+        "tolerate": job.tolerate,
+        "tasks_per_node": job.tasks_per_node,
+        "mounts": job.mounts,
+        "shm_mb": job.shm_mb,
+        "network": job.network,
+        "preemptible": job.preemptible,
+        "signal": job.signal,
+        "tty": job.tty,
+        "output": job.output,
+        "error": job.error,
     }
     return msgspec.json.encode({name: value for name, value in body.items() if value}).decode()
+
+
+def changeable(job: JobView) -> str:
+    """Return the fields of a job that its page has a form to change, as JSON; of what runs only some may be."""
+    body: dict[str, object] = {
+        "name": job.name,
+        "priority": job.priority,
+        "time_limit": _time_limit(job),
+        "comment": job.comment,
+    }
+    if job.state in _WAITING:
+        body |= {
+            "gpu_count": job.gpu_count,
+            "tasks": job.tasks,
+            "cpus": job.cpus,
+            "memory_mb": job.memory_mb,
+            "gpu_model": job.gpu_model,
+            "partition": job.partition,
+            "where": job.where,
+        }
+    return msgspec.json.encode({name: "" if value is None else str(value) for name, value in body.items()}).decode()
+
+
+def _time_limit(job: JobView) -> str | None:
+    if not job.time_limit_ms:
+        return None
+    minutes, rest_ms = divmod(job.time_limit_ms, 60_000)
+    return f"{job.time_limit_ms // 1_000}s" if rest_ms else f"{minutes}m"

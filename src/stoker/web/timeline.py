@@ -3,6 +3,7 @@
 Limits: JOBS_MAX jobs of the span and as many of the plan; the answer says when there are more.
 """
 
+from datetime import datetime, timedelta
 from typing import Final
 
 import msgspec
@@ -95,6 +96,13 @@ def _held(job: JobView, index: dict[str, int]) -> list[TimelineBar]:
     ]
 
 
+def _limit(job: JobView) -> str | None:
+    """Return when a job that starts as planned is over at the latest; None = it has no limit."""
+    if job.planned_start is None or not job.time_limit_ms:
+        return None
+    return (datetime.fromisoformat(job.planned_start) + timedelta(milliseconds=job.time_limit_ms)).isoformat()
+
+
 def _planned(job: JobView) -> list[TimelineBar]:
     return [
         TimelineBar(
@@ -105,6 +113,7 @@ def _planned(job: JobView) -> list[TimelineBar]:
             node=node,
             gpus=[],
             start=job.planned_start or "",
+            end=_limit(job),
             state=job.state,
             planned=True,
         )

@@ -2,6 +2,7 @@
 import { tellTimes } from "./page.js";
 
 const KEPT = 500;
+const FIELDS_MAX = 10; // of an event, those first that come first; REST has them all
 const list = document.getElementById("events");
 const said = document.getElementById("events-said");
 const find = document.getElementById("event-find");
@@ -9,9 +10,18 @@ const pause = document.getElementById("event-pause");
 let source = null, after = list.dataset.after, waiting = [];
 
 function words(told) {
-  const { type, ...fields } = told.event;
-  const text = JSON.stringify(fields);
-  return text.length > 400 ? `${text.slice(0, 400)}…` : text;
+  const pairs = [];
+  const tell = (fields, within) => {
+    for (const [name, value] of Object.entries(fields)) {
+      if (pairs.length >= FIELDS_MAX || name === "type" || (name === "job" && !within) || value === "" || value === false || value === null || value === 0) continue;
+      if (Array.isArray(value)) value.length && pairs.push(`${name}: ${value.every((each) => typeof each !== "object") ? value.join(", ") : value.length}`);
+      else if (typeof value === "object") tell(value, true);
+      else pairs.push(`${name}: ${value}`);
+    }
+  };
+  tell(told.event, false);
+  const text = pairs.join(" · ");
+  return text.length > 300 ? `${text.slice(0, 300)}…` : text;
 }
 function add(told) {
   const row = document.createElement("li");
@@ -30,7 +40,7 @@ function add(told) {
   }
   const rest = document.createElement("span");
   rest.className = "faint";
-  rest.textContent = `${told.by} ${words(told)}`;
+  rest.textContent = `${told.by}  ${words(told)}`;
   row.append(rest);
   row.hidden = Boolean(find.value) && !row.textContent.toLowerCase().includes(find.value.toLowerCase());
   list.prepend(row);

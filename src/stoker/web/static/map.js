@@ -1,4 +1,5 @@
 // GPUs as a map on a canvas: a cell for each, by node, coloured by what is asked for.
+import { amount, closeHour, drawHour, timeAxis, timeSeries, valueAxis } from "./hour.js";
 import { rest } from "./page.js";
 
 const canvas = document.getElementById("map");
@@ -102,7 +103,7 @@ function legend() {
   else if (colour === "tenant") told.tenants.slice(0, 24).forEach((name, k) => entries.push([tenantColour(k), name]));
   else for (const [name, each] of Object.entries(HEALTH)) if (name !== "repairing") entries.push([each, name === "suspect" ? "suspect or repairing" : name]);
   if (colour === "tenant" || colour === "temperature") entries.push([css("--heat-0"), "idle"]);
-  entries.push([css("--off"), "offline"]);
+  entries.push([css("--off"), "offline or drained"]);
   place.replaceChildren(
     ...entries.map(([fill, words]) => {
       const row = document.createElement("span");
@@ -160,10 +161,35 @@ canvas.addEventListener("pointermove", (event) => {
 });
 canvas.addEventListener("pointerleave", () => point(-1));
 canvas.addEventListener("blur", () => point(-1));
-function open(k) {
-  if (k < 0) return;
-  location.assign(told.job[k] ? `/jobs/${encodeURIComponent(told.job[k])}` : `/nodes/${encodeURIComponent(nodeOf(k))}`);
+const chosen = document.getElementById("chosen");
+function link(href, text) {
+  const made = document.createElement("a");
+  made.className = "button";
+  made.href = href;
+  made.textContent = text;
+  return made;
 }
+function open(k) {
+  // What is told of one GPU, below the map: where to go from it, and its last hour.
+  if (k < 0) {
+    chosen.hidden = true;
+    closeHour();
+    return;
+  }
+  const node = nodeOf(k);
+  const about = document.getElementById("chosen-about");
+  about.textContent = words(k).split("\n").slice(0, 3).join(" · ");
+  const links = [link(`/nodes/${encodeURIComponent(node)}`, `Node ${node}`)];
+  if (told.job[k]) links.unshift(link(`/jobs/${encodeURIComponent(told.job[k])}`, `Job ${told.job[k]}`));
+  document.getElementById("chosen-links").replaceChildren(...links);
+  chosen.hidden = false;
+  tip.hidden = true;
+  drawHour(document.getElementById("hour"), node, told.uuid[k], `${node}, GPU ${told.index[k]}`);
+}
+document.getElementById("chosen-close").addEventListener("click", () => {
+  open(-1);
+  canvas.focus();
+});
 canvas.addEventListener("click", (event) => open(under(event)));
 canvas.addEventListener("keydown", (event) => {
   const row = cells.length > 1 ? Math.max(1, cells.findIndex(([, y]) => y > cells[0][1])) : 1;
@@ -221,15 +247,14 @@ function chart(busy, mean) {
   const place = document.getElementById("chart");
   const width = place.clientWidth;
   if (!plot) {
-    const axis = { stroke: () => css("--faint"), grid: { stroke: () => css("--line"), width: 1 }, ticks: { show: false } };
     plot = new uPlot(
       {
         width,
         height: 170,
         legend: { live: true },
         scales: { x: { time: true, range: (_, from, to) => [from, Math.max(to, from + 60)] }, gpus: { range: (_, __, most) => [0, Math.max(1, most * 1.1)] }, percent: { range: [0, 100] } },
-        axes: [axis, { ...axis, scale: "gpus", size: 44 }, { ...axis, scale: "percent", side: 1, size: 44, grid: { show: false }, values: (_, all) => all.map((each) => `${each} %`) }],
-        series: [{}, { label: "GPUs in use", scale: "gpus", stroke: "#3d87e0", width: 2, fill: "#3d87e022" }, { label: "Mean use", scale: "percent", stroke: "#d9731f", width: 2, value: (_, each) => (each === null ? "–" : `${each.toFixed(0)} %`) }],
+        axes: [timeAxis(), valueAxis("gpus", ""), valueAxis("percent", " %", { side: 1, grid: { show: false } })],
+        series: [timeSeries(), { label: "GPUs in use", scale: "gpus", stroke: "#3d87e0", width: 2, fill: "#3d87e022", value: amount("") }, { label: "Mean use", scale: "percent", stroke: "#d9731f", width: 2, value: amount(" %") }],
       },
       points,
       place,

@@ -1,6 +1,8 @@
 // Nodes: drain with a reason, and resume.
+import { hourOnClick } from "./hour.js";
 import { question, refreshAll, rest, say } from "./page.js";
 
+hourOnClick();
 document.addEventListener("click", async (event) => {
   const drain = event.target.closest("[data-drain]");
   const resume = event.target.closest("[data-resume]");

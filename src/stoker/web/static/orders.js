@@ -14,6 +14,7 @@ const MEANT = {
   release: ["held"],
   requeue: ["running", "succeeded", "failed", "cancelled", "timeout", "out_of_memory", "node_failed", "starting"],
 };
+const SHOWN_MAX = 300; // of what is meant, one by one
 const WORD = { cancel: "Cancel", hold: "Hold", release: "Release", requeue: "Requeue" };
 
 export async function order(name, jobs) {
@@ -27,18 +28,28 @@ export async function order(name, jobs) {
   const answer = await question({
     title: meant.length === 1 ? `${WORD[name]} job ${meant[0].id}?` : `${WORD[name]} ${meant.length} jobs?`,
     text: left ? `${left} of the selected stay as they are: their state doesn't allow it.` : "",
-    lines: meant.map((job) => `${job.id}  ${job.name || "(no name)"}  ${job.state}, ${job.user}`),
+    lines: [...meant.slice(0, SHOWN_MAX).map((job) => `${job.id}  ${job.name || "(no name)"}  ${job.state}, ${job.user}`), ...(meant.length > SHOWN_MAX ? [`and ${meant.length - SHOWN_MAX} more`] : [])],
     yes: meant.length === 1 ? `${WORD[name]} it` : `${WORD[name]} ${meant.length} jobs`,
     danger: name === "cancel",
   });
   if (answer === null) return false;
   const faults = [];
+  let done = 0;
   for (const job of meant) {
-    try {
-      await rest(...REQUESTS[name](job.id));
-    } catch (fault) {
-      faults.push(`${job.id}: ${fault.message}`);
+    for (let tries = 0; ; tries += 1) {
+      try {
+        await rest(...REQUESTS[name](job.id));
+      } catch (fault) {
+        if (fault.code === "rate_limited" && tries < 20) {
+          await new Promise((next) => setTimeout(next, 500));
+          continue;
+        }
+        faults.push(`${job.id}: ${fault.message}`);
+      }
+      break;
     }
+    done += 1;
+    if (meant.length > 20 && done % 10 === 0) say(`${done} of ${meant.length}…`);
   }
   if (faults.length) say(`${meant.length - faults.length} done, ${faults.length} refused. ${faults[0]}`, true);
   else say(meant.length === 1 ? `Job ${meant[0].id}: ${name} was told` : `${meant.length} jobs: ${name} was told`);

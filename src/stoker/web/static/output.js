@@ -3,6 +3,8 @@
 const LINES_MAX = 20000; // lines kept; older ones are dropped from the page, and said so
 const BLOCK = 200; // lines of one element, so that a browser lays out only those in sight
 const TAIL_BYTES = 1048576; // of an output that is there already
+const RANKS_MAX = 64; // shown together; of more the first ones
+const RANK_TAIL_BYTES = 65536; // of each rank's output that is there already, when all are shown
 const LINE_MAX = 8192; // characters of one line; the rest of it begins another
 
 export class Output {
@@ -27,6 +29,7 @@ export class Output {
     this.bytes = 0;
     this.rest = "";
     this.style = {};
+    this.styles = new Map(); // of each rank: its colours go on where its last line ended
     this.waiting = [];
     this.drawing = false;
     this.bottom = true;
@@ -53,6 +56,7 @@ export class Output {
     const stop = (this.stop = new AbortController());
     this.reset();
     this.say("Reading…");
+    if (query.get("rank") === "all") return this.openAll(id, query, stop.signal);
     const path = `/api/v1/jobs/${encodeURIComponent(id)}/logs?${query}&follow=true&offset=-${TAIL_BYTES}`;
     try {
       const answer = await fetch(path, { signal: stop.signal });
@@ -78,6 +82,50 @@ export class Output {
       if (stop.signal.aborted) return;
       this.tell("The connection was cut; it is tried again.");
       setTimeout(() => !stop.signal.aborted && !document.hidden && this.open(id, query), 2000);
+    }
+  }
+
+  async openAll(id, query, signal) {
+    // All ranks by turns, each from where it was: a stream for each would leave no connection for the page.
+    const from = new Map();
+    const wait = (ms) => new Promise((done) => setTimeout(done, ms));
+    const attempt = query.get("attempt") ? `&attempt=${query.get("attempt")}` : "";
+    while (!signal.aborted) {
+      let ended = 0;
+      for (let rank = 0; rank < Math.min(this.ranks, RANKS_MAX) && !signal.aborted; rank += 1) {
+        const state = from.get(rank) ?? { offset: `-${RANK_TAIL_BYTES}`, rest: "", ended: false };
+        from.set(rank, state);
+        if (state.ended) {
+          ended += 1;
+          continue;
+        }
+        try {
+          const answer = await fetch(`/api/v1/jobs/${encodeURIComponent(id)}/logs?rank=${rank}&offset=${state.offset}&limit=1048576${attempt}`, { signal });
+          if (!answer.ok) {
+            const problem = await answer.json().catch(() => ({}));
+            if (problem.code !== "not_started" && problem.code !== "rate_limited") this.say(`Rank ${rank}: ${problem.message ?? `refused with status ${answer.status}`}`);
+            await wait(500);
+            continue;
+          }
+          const bytes = new Uint8Array(await answer.arrayBuffer());
+          const first = state.offset[0] === "-";
+          state.offset = `${Number(answer.headers.get("X-Stoker-Log-Offset")) + bytes.length}`;
+          state.ended = answer.headers.get("X-Stoker-Log-Ended") === "true" && state.offset === answer.headers.get("X-Stoker-Log-Size");
+          this.bytes += bytes.length;
+          state.decoder ??= new TextDecoder();
+          const lines = (state.rest + state.decoder.decode(bytes, { stream: true })).split("\n");
+          state.rest = lines.pop();
+          if (first && answer.headers.get("X-Stoker-Log-Offset") !== "0") lines.shift();
+          if (state.ended && state.rest) lines.push(state.rest);
+          for (const line of lines) this.waiting.push([rank, line.slice(0, LINE_MAX)]);
+        } catch {
+          if (signal.aborted) return;
+        }
+        this.draw();
+        await wait(100);
+      }
+      if (ended === Math.min(this.ranks, RANKS_MAX)) return this.tell("Its output has ended.");
+      await wait(900);
     }
   }
 
@@ -119,16 +167,25 @@ export class Output {
     this.say(`${this.lines.toLocaleString()} lines, ${(this.bytes / 1048576).toFixed(1)} MiB.${dropped} ${more}`);
   }
 
-  add(line) {
+  add(told) {
+    const [rank, line] = Array.isArray(told) ? told : ["", told];
     if (!this.block || this.block.childElementCount >= BLOCK) {
       this.block = document.createElement("div");
       this.log.append(this.block);
     }
     const row = document.createElement("span");
     if (line.startsWith("[stoker: ")) row.className = "note-line";
+    if (rank !== "") {
+      const mark = document.createElement("span");
+      mark.className = `rank a-f${(rank % 6) + 1}`;
+      mark.textContent = `${rank} `.padStart(4);
+      row.append(mark);
+    }
+    this.style = this.styles.get(rank) ?? {};
     // Of a line that a program draws over itself the last state counts, as on a terminal.
     const shown = line.endsWith("\r") ? line.slice(0, -1) : line;
     this.paint(row, shown.slice(shown.lastIndexOf("\r") + 1));
+    this.styles.set(rank, this.style);
     row.append("\n");
     this.block.append(row);
     this.lines += 1;

@@ -204,8 +204,8 @@ document.addEventListener("click", async (event) => {
 
 // -- questions ----------------------------------------------------------------------------------------------------------------
 
-export function question({ title, lines = [], text, field, yes = "Yes", danger = false }) {
-  // Resolves to the text of the field (or "") on yes, to null on no.
+export function question({ title, lines = [], text, field, fields, yes = "Yes", danger = false }) {
+  // Resolves to the text of the field (or "") on yes, to null on no; of several `fields` to their texts by name.
   const dialog = document.getElementById("ask");
   dialog.replaceChildren();
   const form = document.createElement("form");
@@ -228,15 +228,16 @@ export function question({ title, lines = [], text, field, yes = "Yes", danger =
     }
     form.append(list);
   }
-  let input;
-  if (field) {
+  const inputs = (fields ?? (field ? [{ name: "answer", ...field }] : [])).map((each) => {
     const label = document.createElement("label");
-    label.textContent = field.label;
-    input = document.createElement("input");
-    Object.assign(input, { name: "answer", value: field.value ?? "", required: Boolean(field.required), maxLength: 4096 });
-    label.append(input);
+    label.textContent = each.label;
+    const made = document.createElement("input");
+    Object.assign(made, { name: each.name, value: each.value ?? "", required: Boolean(each.required), maxLength: 4096 });
+    label.append(made);
     form.append(label);
-  }
+    return made;
+  });
+  const input = inputs[0];
   const buttons = document.createElement("p");
   buttons.className = "buttons";
   const no = document.createElement("button");
@@ -252,7 +253,7 @@ export function question({ title, lines = [], text, field, yes = "Yes", danger =
   dialog.showModal();
   (input ?? ok).focus();
   return new Promise((done) => {
-    dialog.addEventListener("close", () => done(dialog.returnValue === "yes" ? (input?.value ?? "") : null), { once: true });
+    dialog.addEventListener("close", () => done(dialog.returnValue !== "yes" ? null : fields ? Object.fromEntries(inputs.map((each) => [each.name, each.value.trim()])) : (input?.value ?? "")), { once: true });
   });
 }
 
@@ -289,5 +290,7 @@ function step(by) {
 }
 
 tellTimes();
+// Parts that were sent empty, since they take longer than the page.
+for (const part of document.querySelectorAll("[data-empty]")) refresh(part);
 // On a phone the pages are a strip that is moved sideways.
 document.querySelector("nav [aria-current]")?.scrollIntoView({ inline: "center", block: "nearest" });

@@ -1,5 +1,5 @@
 // The queue: filters go into the address, and rows that are selected stay so while the list is drawn anew.
-import { refresh, tellTimes } from "./page.js";
+import { refresh, rest, say, tellTimes } from "./page.js";
 import { order } from "./orders.js";
 
 const live = () => document.getElementById("live");
@@ -73,6 +73,20 @@ document.addEventListener("click", async (event) => {
   const button = event.target.closest("[data-order]");
   if (button && (await order(button.dataset.order, [...selected.values()]))) {
     selected.clear();
+    draw();
+  }
+  if (event.target.id === "bulk-all") {
+    // As many as one list has: those on later pages too.
+    const query = new URLSearchParams(new URL(live().dataset.src, location.href).search);
+    for (const [name, value] of [["limit", "1000"], ["sort", query.get("sort") ?? "live"]]) query.set(name, value);
+    query.delete("after");
+    try {
+      const told = await rest("GET", `/api/v1/jobs?${query}`);
+      for (const job of told.jobs) if (!job.reduced) selected.set(job.id, { id: job.id, name: job.name, state: job.state, user: job.user || job.submitted_by });
+      if (told.next) say(`The first ${told.jobs.length} of ${told.total} are selected`);
+    } catch (fault) {
+      say(fault.message, true);
+    }
     draw();
   }
   if (event.target.id === "bulk-none") {

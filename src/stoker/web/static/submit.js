@@ -1,8 +1,9 @@
 // The form for a job, and the same job as command line, REST body and Python.
-import { rest, say } from "./page.js";
+import { rest, say, span, now } from "./page.js";
 
 const form = document.getElementById("submit");
 const text = (name) => form.elements[name].value.trim();
+const PLACED = ["gpu_count", "gpu_share", "gpu_memory_mb", "memory_mb", "time_limit", "env"]; // in fields of other names
 const KEPT = {}; // fields of a job that is submitted again and that the form has no place for
 
 function body() {
@@ -71,6 +72,34 @@ function show() {
   document.getElementById("as-python").textContent = python(job);
 }
 
+// What would become of it, asked a moment after the last key: of a job that isn't there yet.
+let trying = 0, asked = "";
+const OUTCOMES = { starts: "good", preempts: "wait", waits: "wait", refused: "bad", unknown: "" };
+async function tryIt(force = false) {
+  const job = body();
+  const text = JSON.stringify(job);
+  if (!job.command || document.hidden || (text === asked && !force)) return;
+  asked = text;
+  const place = document.getElementById("become");
+  const hint = document.getElementById("become-hint");
+  try {
+    const told = await rest("POST", "/api/v1/jobs/preview", job);
+    if (text !== asked) return;
+    place.className = `become ${OUTCOMES[told.outcome]}`;
+    const by = told.starts_by ? ` It would start in ${span(Date.parse(told.starts_by) - now())} at the latest, on ${told.nodes.join(", ")}.` : "";
+    place.textContent = `${told.outcome === "waits" ? "It would wait: " : told.outcome === "refused" ? "It would be refused: " : ""}${told.message}.${by}`;
+    hint.textContent = told.hint ?? "";
+  } catch (fault) {
+    place.className = "become";
+    place.textContent = fault.message;
+    hint.textContent = "";
+  }
+}
+function trySoon() {
+  clearTimeout(trying);
+  trying = setTimeout(tryIt, 500);
+}
+
 if (form) {
   const again = new URLSearchParams(location.search).get("again") && sessionStorage.getItem("stoker-again");
   if (again) {
@@ -87,10 +116,16 @@ if (form) {
     set("memory", job.memory_mb && job.memory_mb / 1024);
     set("time", job.time_limit);
     for (const name of ["name", "tasks", "gpu_model", "cpus", "tenant", "partition", "priority", "class", "workdir", "image", "array", "where", "retries", "comment"]) set(name, job[name]);
+    for (const [name, value] of Object.entries(job)) if (!form.elements[name] && !PLACED.includes(name)) KEPT[name] = value;
     set("env", Object.entries(job.env ?? {}).map(([key, value]) => `${key}=${value}`).join("\n"));
   }
-  form.addEventListener("input", show);
+  form.addEventListener("input", () => {
+    show();
+    trySoon();
+  });
   show();
+  trySoon();
+  setInterval(() => tryIt(true), 5000);
   // The same click twice, or a lost answer, is one job.
   let key = crypto.randomUUID?.() ?? String(Math.random()).slice(2);
   form.addEventListener("input", () => (key = crypto.randomUUID?.() ?? String(Math.random()).slice(2)));
