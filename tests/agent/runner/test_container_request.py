@@ -139,6 +139,7 @@ def test_a_working_directory_is_mounted_if_the_node_allows_it_and_refused_if_it_
     checks = allowed(tree, "data")
     assert checks.workdir(f"{tree}/data/a", []) == mount(f"{tree}/data/a", f"{tree}/data/a")
     assert checks.workdir("/only/of/the/image", []) is None
+    assert checks.workdir("/", []) is None
     assert checks.workdir("/x/below", [mount("/a", "/x")]) is None
     with pytest.raises(CannotStart, match="containers may not see it"):
         checks.workdir(f"{tree}/other", [])

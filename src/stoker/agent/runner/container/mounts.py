@@ -70,8 +70,8 @@ class AllowedMounts:
 
     def workdir(self, folder: str, mounts: Sequence[MountFields]) -> MountFields | None:
         """Return the mount that a working directory wants; None = none (H5). Raises CannotStart."""
-        if any(_holds(mount["target"], os.path.normpath(folder)) for mount in mounts):
-            return None
+        if os.path.normpath(folder) == "/" or any(_holds(each["target"], os.path.normpath(folder)) for each in mounts):
+            return None  # each image has a root of its own, and the node's is never shown
         real = os.path.realpath(folder)
         if self._within(real) is not None:
             return self.checked({"source": folder, "target": folder, "read_only": False})
