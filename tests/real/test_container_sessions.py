@@ -89,13 +89,12 @@ async def test_what_there_is_not_says_so_as_a_shell_would_and_a_signal_ends_what
             told = await client.until("exit")
             assert (told["code"], word in str(told["error"])) == (code, True), told
     async with SessionClient(
-        node, "x2", "sh", "-c", "trap 'echo heard; exit 4' INT; while :; do sleep 0.05; done"
+        node, "x2", "sh", "-c", "trap 'echo heard; exit 4' INT; echo ready; while :; do sleep 0.05; done"
     ) as client:
-        await client.until("attached")
-        wait_until(lambda: len(executed_here(node)) > 0, "it runs")
+        await client.until(words=b"ready\n")
         client.say("signal", number=int(signal.SIGINT))
         assert (await client.until("exit"))["code"] == 4
-        assert client.out == b"heard\n"
+        assert client.out == b"ready\nheard\n"
 
 
 async def test_a_terminal_beside_a_container_has_keys_job_control_and_its_clients_size(
