@@ -62,7 +62,8 @@ SHOTS: Final = (
 
 
 @contextmanager
-def _cluster(folder: Path) -> Iterator[Client]:
+def small_cluster(folder: Path) -> Iterator[Client]:
+    """A cluster of this machine with simulated GPUs, once its nodes are online."""
     words = (
         *(sys.executable, "-m", "stoker", "up", "--nodes", str(NODES), "--gpus-per-node", str(GPUS)),
         *("--http-port", str(HTTP_PORT), "--grpc-port", str(GRPC_PORT), "--data-dir", str(folder / "data")),
@@ -84,7 +85,7 @@ def _cluster(folder: Path) -> Iterator[Client]:
         up.wait(60)
 
 
-def _fill(client: Client) -> str:
+def fill(client: Client) -> str:
     """Give the cluster something to show; return a job that waits."""
     for name, guaranteed in (("vision", 16), ("speech", 8), ("nlp", 8)):
         client.create_tenant(NewTenantBody(name=name, guaranteed_gpus=guaranteed, weight=2 if name == "vision" else 1))
@@ -97,7 +98,13 @@ def _fill(client: Client) -> str:
     submit("segment-cityscapes", "vision", 8)
     submit("whisper-finetune", "speech", 2, tasks=2)
     submit("sweep-lr", "vision", 1, array="0-9%6", time_limit="40m")
-    submit("detector-eval", "vision", 2, "echo loading; echo 'RuntimeError: CUDA out of memory' >&2; exit 1")
+    submit(
+        "detector-eval",
+        "vision",
+        2,
+        "echo loading; echo 'RuntimeError: CUDA out of memory' >&2; exit 1",
+        memory_mb=8_192,
+    )
     submit("asr-serve", "speech", 1, job_class="online", priority="high")
     submit("tokenize", "nlp", 0, "sleep 3")
     waiting = submit("pretrain-70b", "nlp", 8, tasks=5, time_limit="12h")
@@ -128,8 +135,8 @@ def main(folder: Path) -> None:
     if program is None:
         sys.exit("no Chromium is here: ./tools/setup.sh programs installs it on Debian")
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as place, _cluster(Path(place)) as client, sync_playwright() as playwright:
-        waiting = _fill(client)
+    with tempfile.TemporaryDirectory() as place, small_cluster(Path(place)) as client, sync_playwright() as playwright:
+        waiting = fill(client)
         time.sleep(SETTLE_S)
         browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
         total = sum(_take(browser, shot, waiting, folder) for shot in SHOTS)

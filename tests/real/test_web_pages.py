@@ -3,6 +3,7 @@
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from playwright.sync_api import Browser, expect
@@ -12,7 +13,9 @@ from stoker.wire.client import Client, JobBody
 from stoker.wire.rest.token import NewTokenBody
 from tests.real.control_process import ControlProcess
 from tests.real.pages import PATIENCE_MS, SHAPES, Visitor, chromium, findings
+from tests.real.pair_process import Pair
 from tests.real.up_process import UpProcess
+from tools.web_tasks import CLICKS_MAX, PAGE, table, tried
 
 EVIL = "<script>window.hacked = 1</script><img src=x onerror='window.hacked = 2'>"
 EVERY = (
@@ -80,6 +83,40 @@ def test_the_queue_draws_what_happens_and_shows_what_an_order_means_before_it_is
     assert page.evaluate("window.kept") == 1, "the page was never loaded anew"
     times = page.locator(f"#job-{second} time").inner_text()
     assert "UTC" not in times, "times are told as here"
+
+
+def test_hostile_text_is_text_on_every_page_and_breaks_no_layout(
+    visitor: Visitor, client: Client, running: str
+) -> None:
+    """Names, labels, comments, variables, folders, output, reasons of drains, of queries and of refusals."""
+    wide = "W" * 120 + "\u202e" + EVIL
+    held = client.submit(
+        JobBody(
+            name=wide,
+            command=[EVIL],
+            labels={"team": "a" * 60},
+            hold=True,
+            comment=wide,
+            env={"EVIL": wide},
+            workdir=f"/{EVIL}",
+            cpus=1,
+        )
+    ).id
+    client.drain("node-2", wide)
+    asked = quote(EVIL)
+    other = (f"/jobs/{held}", f"/queue?name={asked}&user={asked}", f"/activity?by={asked}", f"/jobs/{asked}")
+    shown = 0
+    for path in (*EVERY, *other, "/nodes/node-2", f"/login?next={asked}", f"/nodes/{asked}"):
+        page = visitor.goto(path.format(job=running))
+        page.wait_for_load_state("load")
+        page.wait_for_timeout(400)
+        assert page.evaluate("window.hacked") is None, path
+        assert page.evaluate("document.querySelectorAll('img[onerror], main script').length") == 0, path
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{path} is wider than its window"
+        shown += page.content().count("&lt;script&gt;")
+    assert shown > 10, "it was there to be seen"
+    client.resume("node-2")
+    client.cancel(held)
 
 
 def test_output_follows_in_colours_and_nobodys_text_runs(visitor: Visitor, running: str) -> None:
@@ -198,6 +235,46 @@ def test_every_page_is_without_grave_faults_of_access_and_fits(
     made.close()
     assert grave == {}
     assert made.complaints == []
+
+
+@pytest.mark.heavy
+def test_ten_tasks_take_three_clicks_each_at_most_as_the_table_says() -> None:
+    with tried() as tasks:
+        pass
+    assert all(task.clicks <= CLICKS_MAX for task in tasks)
+    assert table(tasks) == PAGE.read_text(), "`python -m tools.web_tasks` writes it anew"
+
+
+@pytest.mark.heavy
+def test_fifty_open_pages_go_on_through_a_take_over_without_being_loaded_anew(browser: Browser, tmp_path: Path) -> None:
+    """Half of them look at the active one, which comes back as the standby, the others at the standby."""
+    with Pair(tmp_path / "pair", profile="default") as pair:
+        pair.start()
+        active, standby = pair.active, pair.standby
+        visitors, pages = [], []
+        for half in (active, standby):
+            for _ in range(5):
+                made = Visitor(browser, active.url, **SHAPES["wide"])
+                made.sign_in(pair.token)
+                visitors.append(made)
+                opened = [made.page, *(made.opened() for _ in range(4))]
+                for page in opened:
+                    page.goto(f"{half.url}/queue")
+                    page.evaluate("window.kept = 1")
+                pages += opened
+        active.kill()
+        pair.until_active(standby)
+        active.start()
+        with pair.client() as client:
+            client.submit(JobBody(name="after-the-take-over", command="true", hold=True))
+        for page in pages:
+            page.bring_to_front()
+            expect(page.locator("tbody")).to_contain_text("after-the-take-over", timeout=90_000)
+            assert page.evaluate("window.kept") == 1, "it was never loaded anew"
+        assert len(pages) == 50
+        for made in visitors:
+            made.close()
+            assert [each for each in made.complaints if "ERR_" not in each] == []
 
 
 @pytest.mark.heavy
