@@ -323,6 +323,7 @@ class DemandCache:
         self._misses += 1
         if self._misses % _MISSES_MAX == 0:
             self.capacity()
+            self._capacity_at = -1  # its rows are read later, when less may be free: good for a no, not for numbers
 
     def capacity(self) -> Capacity:
         """Return what is free now."""

@@ -58,8 +58,9 @@ class GpuChoices:
         are so on all nodes together; and of most of the others the numbers say it.
         """
         if self._at_start is None and tasks <= self.at_most:
-            self._at_start, self._is_of_view = self.packed_now(), not self.numbers.draft.moved
-            self.at_most = self._counted = self.at_most_now()
+            packed = self._at_start = self.packed_now()
+            self._is_of_view = not self.numbers.draft.moved
+            self.at_most = self._counted = self._at_most(packed)
             self._counted_grown = self.numbers.draft.grown
         return tasks <= self.at_most
 
@@ -101,7 +102,10 @@ class GpuChoices:
 
     def at_most_now(self) -> int:
         """Return a number of tasks beyond which no gang finds GPUs, with all that was taken."""
-        return self.last.at_most_now() if self._serving is None else self.numbers.capacity(self.packed_now()).spread
+        return self._at_most(self.packed_now())
+
+    def _at_most(self, packed: int) -> int:
+        return self.last.at_most_now() if packed == NOT_COUNTED else self.numbers.capacity(packed).spread
 
     def may_hold(self, tasks: int) -> bool:
         """Return whether a gang of so many tasks may find GPUs.
@@ -113,6 +117,8 @@ class GpuChoices:
             return tasks <= self.last.at_most()
         if self._counted_grown != self.numbers.draft.grown:
             self._counted, self._counted_grown = self.at_most_now(), self.numbers.draft.grown
+            if self._caches is not None:
+                self._caches[-1].knows_at_most(self._counted, self._counted_grown)
         return tasks <= self._counted
 
     def pays_for_table(self, shapes: int) -> bool:

@@ -172,14 +172,22 @@ class QueueOrder:
         """Return the first of each queue of a tier whose shape is among these, the very first last."""
         if not among:
             return []
-        # A pass goes through its queue once per round. So what may come up is brought into order once, and no more.
-        is_every = among is EVERY_SHAPE
-        new = tier.rest if is_every else [bucket for bucket in tier.rest if bucket.shape in among]
-        if new:
-            is_all = len(new) == len(tier.rest)
-            tier.rest = [] if is_all else [bucket for bucket in tier.rest if bucket.shape not in among]
-            tier.heads = sorted(tier.heads + self.heads(new), reverse=True)
-        return tier.heads.copy() if is_every else [head for head in tier.heads if head[2].shape in among]
+        if among is EVERY_SHAPE:
+            if tier.rest:
+                tier.heads, tier.rest = sorted(tier.heads + self.heads(tier.rest), reverse=True), []
+            return tier.heads.copy()
+        # A pass goes through its queue once per round. So what may come up is brought into order once, and no more; and
+        # each shape is asked about once, since that is most of what it costs.
+        known = [head for head in tier.heads if head[2].shape in among]
+        new, rest = list[Bucket](), list[Bucket]()
+        for bucket in tier.rest:
+            (new if bucket.shape in among else rest).append(bucket)
+        if not new:
+            return known
+        heads = sorted(self.heads(new), reverse=True)
+        tier.rest = rest
+        tier.heads = sorted(tier.heads + heads, reverse=True)
+        return sorted(known + heads, reverse=True) if known else heads
 
     def heads(self, buckets: Sequence[Bucket]) -> list[_Head]:
         """Return the first of each queue, unordered."""

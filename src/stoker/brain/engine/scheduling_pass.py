@@ -422,6 +422,7 @@ class SchedulingPass:
         self._gpus_held = self._guarantee_hold.gpus
         self._guarantee_hold.give_back()
         self.reservations.give_back()
+        self._draft.recognize_view()
         for shape in self._preemptor.claiming.values():  # backfill looked at the others of it anew
             if shape in self._fitting:
                 self.blocked.setdefault(shape, self._fitting[shape])
