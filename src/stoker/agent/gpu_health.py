@@ -203,7 +203,7 @@ class GpuHealth:
         dirt = None if is_held else self.dirt_of(sample)
         is_warm = self._kind(sample.uuid) is HealthKind.WARM
         if dirt is None and hot_c and (sample.temperature_c or 0) >= hot_c - (COOLER_C if is_warm else HEADROOM_C):
-            return HealthKind.WARM, f"it is near {hot_c} C, which are too hot"
+            return HealthKind.WARM, f"it is near {hot_c} C, from which on it is too hot for new work"
         return dirt
 
     def _new_error(self, sample: GpuSample, mono_s: float) -> Found | None:
