@@ -38,6 +38,7 @@ class Stage:
             each.chmod(0o777)
         (self.readable / "known").write_text("known\n")
         self.agent = AgentProcess(folder / "node-1", control)
+        self.agent.from_scratch = True  # what it imports, and what not, is part of it
         allowed = f"['{self.data}', '{self.readable}:ro']"
         self.agent.add(
             f"executor: {{kinds: [process, container], "

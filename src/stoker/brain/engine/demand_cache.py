@@ -146,7 +146,7 @@ class GpuNumbers:
     """
 
     __slots__ = (
-        *("_capacities", "_how", "_rows", "_rows_at"),
+        *("_capacities", "_how", "_newest", "_newest_serves", "_rows", "_rows_at"),
         *("at_most_anywhere", "draft", "per_node", "reasons", "sample"),
     )
 
@@ -156,6 +156,9 @@ class GpuNumbers:
         """Any demand with the same GPUs per task."""
         self.per_node = sample.tasks_per_node or UNBOUNDED
         self._how: dict[GpuKinds, GpuCounting] = {}
+        self._newest: GpuKinds | None = None
+        """Kinds that were asked about last, most often the same, and whether it is enough to count their free GPUs."""
+        self._newest_serves = False
         self._capacities: dict[int, GpuCapacity] = {}
         self._rows: dict[NodeClass, list[CapacityRow]] = {}
         self._rows_at = -1
@@ -173,9 +176,13 @@ class GpuNumbers:
 
     def serving(self, admitted: SelectedNodes) -> Sequence[NodeClass] | None:
         """Return the classes of nodes whose free GPUs serve, all of them; None = some must be looked at."""
-        if len(admitted.kinds) == 1 and self.how(admitted.kinds[0]) is GpuCounting.BY_COUNT:
-            return admitted.classes  # by far the most
-        how = [*map(self.how, admitted.kinds)]
+        kinds = admitted.kinds
+        if len(kinds) == 1:  # by far the most
+            if kinds[0] is not self._newest:
+                self._newest, self._newest_serves = kinds[0], self.how(kinds[0]) is GpuCounting.BY_COUNT
+            if self._newest_serves:
+                return admitted.classes
+        how = [*map(self.how, kinds)]
         if GpuCounting.BY_GPU in how:
             return None
         if GpuCounting.NEVER not in how:
@@ -316,6 +323,7 @@ class DemandCache:
         self._misses += 1
         if self._misses % _MISSES_MAX == 0:
             self.capacity()
+            self._capacity_at = -1  # its rows are read later, when less may be free: good for a no, not for numbers
 
     def capacity(self) -> Capacity:
         """Return what is free now."""

@@ -50,7 +50,7 @@ class Search:
         self._free_on = cache.candidates.draft.free
         self.barred = barred
 
-    def tightest(self, tasks: int, besides: Container[NodeName] = ()) -> NodeFit | None:
+    def tightest(self, tasks: int, besides: Collection[NodeName] = ()) -> NodeFit | None:
         """Return the node, other than `besides`, that `tasks` tasks fill best; None when no node holds them all.
 
         `tasks` must not be more than may share a node.
@@ -95,11 +95,12 @@ class Search:
         demand = self.demand
         gpus, cpus, memory_mb = demand.gpu_count * tasks, demand.cpus * tasks, demand.memory_mb * tasks
         by_count, free_on, barred = self.cache.by_count[kinds], self._free_on, self.barred
+        any_barred = besides != () or bool(barred)  # else a look at each of them is a quarter of all
         best: _Tightness | None = None
         compared = best_cpus = best_memory_mb = 0
         for name in names:
             free = free_on[name]
-            if free.cpus < cpus or free.memory_mb < memory_mb or name in besides or name in barred:
+            if free.cpus < cpus or free.memory_mb < memory_mb or (any_barred and (name in besides or name in barred)):
                 continue
             suitable = count
             if not by_count:

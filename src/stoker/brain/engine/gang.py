@@ -154,4 +154,11 @@ def meeting(draft: Draft, view: View, policy: Policy, place: Place, demand: Dema
     if port is None:
         return None
     draft.take_port(address, port)
-    return replace(place, master_addr=address, master_port=port)
+    return Place(
+        job=place.job,
+        attempt=place.attempt,
+        array=place.array,
+        tasks=place.tasks,
+        master_addr=address,
+        master_port=port,
+    )
