@@ -194,9 +194,7 @@ class Draft:
     def _gpus_of(self, node: NodeName) -> dict[GpuUuid, Gpu]:
         known = self._gpus.get(node)
         if known is None:
-            record = self._view.nodes[node]
-            kept = {uuid for stray in record.strays for uuid in stray.gpus}
-            known = self._gpus[node] = {gpu.uuid: gpu for gpu in record.inventory.gpus if gpu.uuid not in kept}
+            known = self._gpus[node] = self._view.nodes[node].gpus_by_uuid
         return known
 
     def _overdraft(self, node: NodeName) -> _Overdraft:
