@@ -14,6 +14,7 @@ Limits: made in well under a millisecond for 5,000 nodes, because the values in 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Final, NamedTuple
 
+import msgspec
 from msgspec.structs import replace
 
 from stoker.brain.domain.allocation import TaskPlacement
@@ -89,7 +90,7 @@ class _Overdraft(NamedTuple):
     memory_mb: int
 
 
-class _NodeUndo(NamedTuple):
+class _NodeUndo(msgspec.Struct, frozen=True):
     node: NodeName
     before: Free
     overdraft: _Overdraft | None
