@@ -22,7 +22,7 @@ Limits: INSTRUCTIONS_MAX messages wait for a slow agent, LOG_REQUESTS_MAX reads 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Final, assert_never
 
@@ -30,8 +30,8 @@ import msgspec
 
 from stoker.brain.domain.access import TokenId
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
-from stoker.brain.domain.ids import CONTROL, Epoch, JobId, NodeName, node_principal
-from stoker.brain.domain.instruction import TaskKey
+from stoker.brain.domain.ids import CONTROL, Epoch, GpuUuid, JobId, NodeName, node_principal
+from stoker.brain.domain.instruction import Instruction, TaskKey
 from stoker.brain.domain.report import (
     Beat,
     LogChunk,
@@ -56,7 +56,7 @@ from stoker.brain.state.commands import (
 )
 from stoker.brain.state.events.node import NodeForgotten, NodeLost
 from stoker.control.committer import Committer
-from stoker.control.control_ports import ControlPorts, Duty, LogPlace, NodeFigures
+from stoker.control.control_ports import ControlPorts, Duty, FigurePoint, LogPlace, NodeFigures
 from stoker.control.feed import Entry
 from stoker.live.liveness import Liveness
 from stoker.live.node_figures import FigureBook
@@ -139,6 +139,10 @@ class AgentStream:
         """
         return self._outgoing.messages(self._owner.committer.check_lease)
 
+    def waiting(self, most: int) -> list[Instruction]:
+        """Return instructions that leave together with the newest message of `outgoing`."""
+        return self._outgoing.waiting(most)
+
     def close(self, why: Refusal | None = None) -> None:
         """End both streams of this session. Nothing of the node's work is touched, and silence is only counted."""
         self._outgoing.close(why)
@@ -216,6 +220,10 @@ class Sessions:
         """Return the newest figures of a node's GPUs."""
         return self.book.figures(node, self.mono())
 
+    def last_hour(self, node: NodeName) -> Mapping[GpuUuid, list[FigurePoint]]:
+        """Return the points of the last hour of each GPU of a node."""
+        return self.book.last_hour(node, self.mono())
+
     def clock_ahead_ms(self, node: NodeName) -> int:
         """Return by how much a node's clock is ahead of ours."""
         return self.book.clock_ahead_ms(node)
@@ -271,11 +279,14 @@ class Sessions:
             )
         return stream
 
-    async def finished(self, finished: TaskFinished) -> Epoch:
-        """Take the end of a task; return our epoch once it is durable."""
-        if self.connected(finished.node):
-            self.liveness.note(finished.node)
-        await self.committer.ask(ReportFinished(by=node_principal(finished.node), finished=finished))
+    async def finished(self, *ends: TaskFinished) -> Epoch:
+        """Take ends of tasks; return our epoch once all are durable."""
+        for finished in ends:
+            if self.connected(finished.node):
+                self.liveness.note(finished.node)
+            self.committer.check_room()
+            self.committer.tell(ReportFinished(by=node_principal(finished.node), finished=finished))
+        await self.committer.settled()
         return self.epoch
 
     async def read_log(self, place: LogPlace, offset: int, limit: int, wait_ms: int = 0) -> LogChunk:

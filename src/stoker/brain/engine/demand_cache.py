@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 
 from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.fit import one_model_slots, suitable_gpus
-from stoker.brain.domain.gpu import model_matches
+from stoker.brain.domain.gpu import Gpu, model_matches
 from stoker.brain.domain.node import Free
 from stoker.brain.domain.reason import Reason
 from stoker.brain.engine.candidate_nodes import CandidateNodes
@@ -345,7 +345,7 @@ class DemandCache:
                     (count, count // per_task if per_task else UNBOUNDED, n) for count, n in counts[kinds].items()
                 ]
             else:
-                serving = [(*self.gpus_of(each), 1) for each in self._free_on(kinds)]
+                serving = [(*self.gpus_of(each.gpus), 1) for each in self._free_on(kinds)]
             for gpus, serves, nodes in serving:
                 slots += serves * nodes
                 spread += (serves if serves < per_node else per_node) * nodes
@@ -367,7 +367,7 @@ class DemandCache:
         """Return the rows of nodes that have this free, those that serve. `by_count`: all their GPUs suit."""
         rows: list[CapacityRow] = []
         for free in frees:
-            serves = self.slots(len(free.gpus)) if by_count else self.gpus_of(free)[1]
+            serves = self.slots(len(free.gpus)) if by_count else self.gpus_of(free.gpus)[1]
             if serves:
                 rows.append((min(serves, self.per_node), free.cpus, free.memory_mb))
         return rows
@@ -375,9 +375,9 @@ class DemandCache:
     def _free_on(self, kinds: GpuKinds) -> Iterator[Free]:
         yield from self.candidates.free_on(kinds)
 
-    def gpus_of(self, free: Free) -> tuple[int, int]:
-        """Return the number of suitable GPUs, and of the tasks that they alone would serve."""
-        suitable = suitable_gpus(free.gpus, self.sample)
+    def gpus_of(self, gpus: Sequence[Gpu]) -> tuple[int, int]:
+        """Return the number of suitable GPUs of one node, and of the tasks that they alone would serve."""
+        suitable = suitable_gpus(gpus, self.sample)
         if self.mixed or self.gpu_count < 2:
             return len(suitable), self.slots(len(suitable))
         return len(suitable), one_model_slots(suitable, self.gpu_count)

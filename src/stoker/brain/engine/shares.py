@@ -174,9 +174,9 @@ def choose_shares(free: Free, demand: Demand, node: NodeName, tasks: int, sharer
     return [placement for _, placement in sorted(chosen, key=lambda each: each[0])]
 
 
-def _fullest_first(rest: SharedGpu) -> tuple[bool, int, int, int]:
+def _fullest_first(rest: SharedGpu) -> tuple[bool, int, bool, int, int]:
     # Of whole ones, that with the least memory, as a task that asks for little needs no large device.
-    return not rest.sharers, rest.left, rest.gpu.memory_mb, rest.gpu.index
+    return not rest.sharers, rest.left, rest.gpu.suspect, rest.gpu.memory_mb, rest.gpu.index
 
 
 def _takes(rest: SharedGpu, demand: Demand, sharers_max: int) -> bool:
