@@ -169,6 +169,12 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.inventory.gpu_fault) and not self.unread
 
     @property
+    def gpus_by_uuid(self) -> dict[GpuUuid, Gpu]:
+        """Its GPUs but those that orphan tasks keep: these don't come free with the end of another task."""
+        kept = {uuid for stray in self.strays for uuid in stray.gpus}
+        return {gpu.uuid: gpu for gpu in self.inventory.gpus if gpu.uuid not in kept}
+
+    @property
     def schedulable(self) -> bool:
         """Whether it is in service: reachable, without a fault, not drained, not forgotten, in no pause."""
         barred = self.drain is not None or self.pause is not None or self.forgotten

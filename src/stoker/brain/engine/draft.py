@@ -14,6 +14,7 @@ Limits: made in well under a millisecond for 5,000 nodes, because the values in 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Final, NamedTuple
 
+import msgspec
 from msgspec.structs import replace
 
 from stoker.brain.domain.allocation import TaskPlacement
@@ -89,7 +90,7 @@ class _Overdraft(NamedTuple):
     memory_mb: int
 
 
-class _NodeUndo(NamedTuple):
+class _NodeUndo(msgspec.Struct, frozen=True):
     node: NodeName
     before: Free
     overdraft: _Overdraft | None
@@ -194,9 +195,7 @@ class Draft:
     def _gpus_of(self, node: NodeName) -> dict[GpuUuid, Gpu]:
         known = self._gpus.get(node)
         if known is None:
-            record = self._view.nodes[node]
-            kept = {uuid for stray in record.strays for uuid in stray.gpus}
-            known = self._gpus[node] = {gpu.uuid: gpu for gpu in record.inventory.gpus if gpu.uuid not in kept}
+            known = self._gpus[node] = self._view.nodes[node].gpus_by_uuid
         return known
 
     def _overdraft(self, node: NodeName) -> _Overdraft:

@@ -311,7 +311,7 @@ class VictimSearch:
         """What the end of a job frees on a node."""
         known = self._gpus.get(node)
         if known is None:
-            known = self._gpus[node] = {gpu.uuid: gpu for gpu in self._view.nodes[node].inventory.gpus}
+            known = self._gpus[node] = self._view.nodes[node].gpus_by_uuid
         here = [task for task in holder.running.tasks if task.node == node]
         gpus = sum(
             uuid in known and suits(known[uuid], demand)

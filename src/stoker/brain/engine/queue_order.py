@@ -18,6 +18,8 @@ from heapq import heappop, heappush, heapreplace
 from itertools import islice
 from typing import Final, NamedTuple
 
+import msgspec
+
 from stoker.brain.domain.array import Spans, contains, indexes_of, member_id
 from stoker.brain.domain.demand import QuotaGroup, Shape
 from stoker.brain.domain.ids import JobId, TenantName
@@ -32,7 +34,7 @@ from stoker.brain.state.view import Bucket, View
 _NO_ARRAY = JobId(0)
 
 
-class Candidate(NamedTuple):
+class Candidate(msgspec.Struct, frozen=True):
     """A job, or a lazy member of `array`, that may be placed."""
 
     job: JobId

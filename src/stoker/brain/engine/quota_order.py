@@ -259,7 +259,8 @@ class QuotaOrder:
         limit = self.limit_reached(shape)
         if limit is not None:
             return limit
-        return None if self.standing(shape) <= standing else LATER
+        known = self._thresholds.get(shape) or self._thresholds_of(shape)
+        return None if self._standing_by(known) <= standing else LATER
 
     def standing(self, shape: Shape) -> int:
         """Return the standing: the lower number comes first. It only rises in a pass, as GPUs are taken."""

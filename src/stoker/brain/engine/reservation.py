@@ -147,7 +147,7 @@ class ReservationBook:
         for job, tasks, spec in self._new:
             ends_by = later(self._now, ends_in_ms(spec, self._policy))
             for task in tasks:
-                known = {gpu.uuid: gpu for gpu in self._view.nodes[task.node].inventory.gpus}
+                known = self._view.nodes[task.node].gpus_by_uuid
                 # A shared GPU isn't whole again with the end of one task: it counts as held for good (R4).
                 gpus = [known[uuid] for uuid in task.gpus] if task.gpu_share == WHOLE_GPU else []
                 if task.gpu_share != WHOLE_GPU:
