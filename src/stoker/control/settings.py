@@ -6,7 +6,7 @@
 import re
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Literal, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
@@ -175,6 +175,73 @@ class AuditSettings(msgspec.Struct, frozen=True, kw_only=True):
         """The machine that rows are sent to in plain text; empty = they stay on this one."""
         host = urlsplit(self.ship_to).hostname or ""
         return "" if not host or is_loopback(host) else host
+
+
+_ROLES: Final = ("viewer", "user", "lead", "admin")
+"""Of people, whom a provider may let in."""
+
+
+class OidcRule(NamedTuple):
+    """One row of `oidc.rules`."""
+
+    group: str
+    role: str
+    tenant: str
+    """Empty = bound to none."""
+
+
+class OidcSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Section `oidc`: signing in to the web pages through an identity provider (OpenID Connect).
+
+    Needs `pip install 'stoker[oidc]'`.
+    """
+
+    issuer: str = ""
+    """URL of the provider, as its tokens name it. Empty = people sign in with tokens alone."""
+    client_id: str = ""
+    """Name of this cluster at the provider, which has to know the way back there: `/login/oidc/back` here."""
+    client_secret_file: str = ""
+    """File, an absolute path, with the secret that goes with it, read at the start. Empty = a public client."""
+    public_url: str = ""
+    """Address at which people have the pages, such as https://stoker.example.org. Empty = the one that was asked."""
+    scopes: tuple[str, ...] = ("profile", "groups")
+    """What is asked for beside `openid`."""
+    user_claim: str = "preferred_username"
+    """Claim of ID tokens with the Unix account of a person's jobs."""
+    groups_claim: str = "groups"
+    """Claim of ID tokens with a person's groups."""
+    rules: dict[str, str] = {}
+    """What groups give, the first that fits: `gpu-admins: admin`, `vision: user vision`, a role and the tenant that it
+    is bound to. The group `*` is everybody whom the provider knows. Who is in none of them isn't let in."""
+
+    @property
+    def rows(self) -> list[OidcRule]:
+        """Return the rules, in their order."""
+        split = ((group, *given.partition(" ")) for group, given in self.rules.items())
+        return [OidcRule(group, role, tenant.strip()) for group, role, _, tenant in split]
+
+    def faults(self) -> list[str]:
+        if not self.issuer:
+            return []
+        found = []
+        for name, url in (("issuer", self.issuer), ("public_url", self.public_url)):
+            parts = urlsplit(url)
+            if url and parts.scheme != "https" and not (parts.scheme == "http" and is_loopback(parts.hostname or "")):
+                found.append(f"{name}: {url[:120]!r} isn't an https:// URL, as all but this machine's own must be")
+        if not self.client_id:
+            found.append("client_id: it is empty, and the provider wants one")
+        if self.client_secret_file and not self.client_secret_file.startswith("/"):
+            found.append(f"client_secret_file: {self.client_secret_file[:80]!r} isn't an absolute path")
+        if not self.rules:
+            found.append("rules: there are none, so nobody would be let in")
+        for rule in self.rows:
+            if rule.role not in _ROLES:
+                found.append(f"rules: {rule.role[:40]!r} of {rule.group[:80]!r} is none of {', '.join(_ROLES)}")
+            elif rule.role in ("user", "lead") and not rule.tenant:
+                found.append(
+                    f"rules: {rule.group[:80]!r} gives the role {rule.role}, which is of a tenant: `user NAME`"
+                )
+        return found
 
 
 class OutputSettings(msgspec.Struct, frozen=True, kw_only=True):

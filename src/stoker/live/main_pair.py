@@ -47,12 +47,12 @@ from stoker.live.failover.driver import Driver
 from stoker.live.failover.links import PeerDown, PeerRefused
 from stoker.live.failover.replication import Replication
 from stoker.live.failover.tenure import OneLog, OwnLogs, TenurePorts, Tenures
+from stoker.live.pages import web_pages
 from stoker.live.rpc.replication import GrpcPeerLink, ReplicationService
 from stoker.live.rpc.server import RpcServer
 from stoker.live.settings.control import ControlSettings
 from stoker.live.tls import ServerTls
 from stoker.ports import Lease, LeaseUnreachable
-from stoker.web.app import WebPages
 from stoker.wire.endpoints import PRODUCT
 
 CALL_PART: Final = 0.4
@@ -194,7 +194,7 @@ class Pair:
         if (tls := self._tls) is not None:
             control.access.fingerprint = lambda: tls.authority.fingerprint
         agents = RpcServer(settings.grpc, control, peers, self._grpc_tls)
-        app = create_app(control, WebPages(control))
+        app = create_app(control, web_pages(control, settings))
         quiet_collector()
         async with agents as grpc_port, Duties() as duties:
             duties.begin("secret_keys", self._keep_keys(control, driver))

@@ -9,8 +9,10 @@ from starlette.types import Scope
 
 from stoker.brain.domain.errors import Refusal
 from stoker.control.control_plane import ControlPlane
+from stoker.control.settings import OidcSettings
 from stoker.web import activity, cluster, control_planes, job, node, queue, sign_in, submit, tenant, ticks, timeline
 from stoker.web.assets import PREFIX
+from stoker.web.identity import BACK, BEGIN, IdentityProvider, IdentitySignIn
 from stoker.web.site import Site
 
 _NOUNS = (cluster, queue, job, submit, node, tenant, timeline, activity, control_planes, sign_in, ticks)
@@ -19,8 +21,11 @@ _NOUNS = (cluster, queue, job, submit, node, tenant, timeline, activity, control
 class WebPages:
     """Every page, for `create_app`."""
 
-    def __init__(self, control: ControlPlane) -> None:
-        self._site = Site(control)
+    def __init__(
+        self, control: ControlPlane, identities: IdentityProvider | None = None, oidc: OidcSettings | None = None
+    ) -> None:
+        """`identities`: where people may sign in beside showing a token, as `oidc` says."""
+        self._site = Site(control, has_identities=identities is not None)
         assets = self._site.assets
 
         async def icon(request: Request) -> Response:
@@ -29,6 +34,7 @@ class WebPages:
         self._routes: list[BaseRoute] = [
             Route(f"{PREFIX}/{{digest}}/{{name:path}}", assets.serve, methods=["GET"]),
             Route("/favicon.ico", icon, methods=["GET"]),
+            *(IdentitySignIn(self._site, identities, oidc).routes() if identities and oidc else ()),
             *(route for noun in _NOUNS for route in noun.routes(self._site)),
         ]
 
@@ -37,7 +43,7 @@ class WebPages:
         return self._routes
 
     def is_open(self, path: str) -> bool:
-        return path in sign_in.OPEN or path == "/favicon.ico" or path.startswith(f"{PREFIX}/")
+        return path in (*sign_in.OPEN, BEGIN, BACK) or path == "/favicon.ico" or path.startswith(f"{PREFIX}/")
 
     def asks_itself(self, method: str, path: str) -> bool:
         return method == "POST" and path in sign_in.OWN

@@ -73,7 +73,10 @@ class BrowserSessions:
 
     async def form(self, request: Request) -> Response:
         """Show the form; where no token is wanted, that there is nothing to sign in to (I3)."""
-        return self._site.open_page(request, "login.html", wants_token=not self._control.access.open_to_owner)
+        wants_token = not self._control.access.open_to_owner
+        return self._site.open_page(
+            request, "login.html", wants_token=wants_token, has_identities=self._site.has_identities
+        )
 
     async def sign_in(self, request: Request) -> Response:
         """Open a session for a token that is shown (I1)."""
@@ -111,9 +114,14 @@ class BrowserSessions:
         return json_response(SignedIn(principal=caller_of(request).principal), headers=_UNKEPT)
 
     def _cookie(self, request: Request, text: str) -> dict[str, str]:
-        secure = request.scope["scheme"] == "https"
-        cluster_id = self._control.committer.state.cluster_id
-        return {"Set-Cookie": set_cookie(cluster_id, text, SESSION_MS // SECOND_MS, secure=secure), **_UNKEPT}
+        return session_headers(self._site, request, text)
+
+
+def session_headers(site: Site, request: Request, text: str) -> dict[str, str]:
+    """Return the headers of the answer that opens a session; with an empty text of the one that ends it."""
+    secure = request.scope["scheme"] == "https"
+    cluster_id = site.control.committer.state.cluster_id
+    return {"Set-Cookie": set_cookie(cluster_id, text, SESSION_MS // SECOND_MS, secure=secure), **_UNKEPT}
 
 
 class PolicyReports:

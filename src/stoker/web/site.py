@@ -20,6 +20,7 @@ from stoker.api.http.responses import caller_of
 from stoker.api.http.session_cookie import csrf_of, session_in
 from stoker.brain.domain.access import NO_TOKEN_ID, Caller, Role
 from stoker.brain.domain.errors import Refusal, StokerError
+from stoker.brain.domain.ids import Position
 from stoker.brain.state.cluster_counts import known_nodes
 from stoker.control.control_plane import ControlPlane
 from stoker.web.assets import Assets
@@ -33,6 +34,10 @@ RENDERINGS_MAX: Final = 128
 """Kept at once, of a few hundred KiB each at most; they are of one moment, so none is worth keeping for long."""
 SHARED_S: Final = 0.25
 """For how long a rendering is given to others who may see the same. Ticks have the same distance."""
+STILL_S: Final = 2.0
+"""For how long where nothing has happened since."""
+DATA_SHARED_S: Final = 1.0
+"""For how long columns for a script, which are of every GPU of the cluster."""
 _SIGNED_OUT: Final = ("token_missing", "session_ended")
 _NOT_OURS: Final = (f"{API_PREFIX}/", "/metrics", "/health", "/ready", "/openapi.json", "/v1/")
 _FRAGMENT: Final = "hx-request"
@@ -44,11 +49,12 @@ Show = Callable[[Request], Awaitable[Context]]
 class Site:
     """The frame of the pages of one control plane."""
 
-    def __init__(self, control: ControlPlane) -> None:
+    def __init__(self, control: ControlPlane, *, has_identities: bool = False) -> None:
         self.control = control
+        self.has_identities = has_identities
         self.assets = Assets()
         self._templates = Templates(asset=self.assets.url, version=PRODUCT)
-        self._shared: dict[tuple[object, ...], tuple[float, asyncio.Task[bytes]]] = {}
+        self._shared: dict[tuple[object, ...], tuple[float, Position, asyncio.Task[bytes]]] = {}
 
     @property
     def now(self) -> str:
@@ -86,21 +92,26 @@ class Site:
             return msgspec.json.encode(await show(request))
 
         async def answer(request: Request) -> Response:
-            content = await self._once(request, draw)
+            content = await self._once(request, draw, DATA_SHARED_S)
             return Response(content, headers=HEADERS, media_type="application/json")
 
         return Route(path, answer, methods=["GET"])
 
-    async def _once(self, request: Request, draw: Callable[[Request], Awaitable[bytes]]) -> bytes:
+    async def _once(
+        self, request: Request, draw: Callable[[Request], Awaitable[bytes]], shared_s: float = SHARED_S
+    ) -> bytes:
         """Return the rendering that readers with the same rights share for a moment (S1)."""
-        caller, now = caller_of(request), self.control.clock.mono()
-        whose = (caller.role, caller.tenant, caller.account, bool(caller.token))
-        key = (request.scope["path"], request.scope["query_string"], *whose)
-        at, task = self._shared.get(key, (0.0, None))
-        if task is None or now - at > SHARED_S or (task.done() and (task.cancelled() or task.exception())):
+        caller, now, position = caller_of(request), self.control.clock.mono(), self.control.committer.state.position
+        query = request.scope["query_string"]
+        # Of those who see all jobs alike nothing depends on the account but what is asked as their own.
+        person = "" if caller.role is Role.ADMIN and b"mine" not in query else caller.account
+        key = (request.scope["path"], query, caller.role, caller.tenant, person, bool(caller.token))
+        at, of, task = self._shared.get(key, (0.0, position, None))
+        good_s = max(STILL_S, shared_s) if of == position else shared_s
+        if task is None or now - at > good_s or (task.done() and (task.cancelled() or task.exception())):
             task = asyncio.ensure_future(draw(request))
             self._shared.pop(key, None)
-            self._shared[key] = now, task
+            self._shared[key] = now, position, task
             while len(self._shared) > RENDERINGS_MAX:
                 del self._shared[next(iter(self._shared))]
         return await asyncio.shield(task)

@@ -42,15 +42,29 @@ def fresh_token(entropy: "Entropy", taken: Container[TokenId] = ()) -> str:
     return text
 
 
+def random_text(entropy: "Entropy") -> str:
+    """Return 43 letters, digits, dashes and underscores, of 256 random bits: for what is good once."""
+    return _text_of(_random_bits(entropy))
+
+
 def _drawn(entropy: "Entropy") -> str:
+    bits = _random_bits(entropy)
+    name, bits = bits & ((1 << _ID_BITS) - 1), bits >> _ID_BITS
+    id_text = "".join(_LETTERS[name >> at & 31] for at in range(0, _ID_BITS, 5))
+    return f"stoker_{id_text}_{_text_of(bits)}"
+
+
+def _random_bits(entropy: "Entropy") -> int:
     bits = 0
     for _ in range(_DRAWS):
         bits = bits << _SEED_BITS | entropy.seed()
-    name, bits = bits & ((1 << _ID_BITS) - 1), bits >> _ID_BITS
+    return bits
+
+
+def _text_of(bits: int) -> str:
     secret = bits & ((1 << _SECRET_BITS) - 1)
-    id_text = "".join(_LETTERS[name >> at & 31] for at in range(0, _ID_BITS, 5))
     packed = binascii.b2a_base64(secret.to_bytes(_SECRET_BITS // 8), newline=False).decode()
-    return f"stoker_{id_text}_{packed.rstrip('=').translate(_URLSAFE)}"
+    return packed.rstrip("=").translate(_URLSAFE)
 
 
 def is_token(text: str) -> bool:

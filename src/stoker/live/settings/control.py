@@ -25,6 +25,7 @@ from stoker.control.settings import (
     HttpSettings,
     LoopSettings,
     NotifySettings,
+    OidcSettings,
     OutputSettings,
     SecretSettings,
     SnapshotSettings,
@@ -192,6 +193,7 @@ class ControlSettings(msgspec.Struct, frozen=True, kw_only=True):
     history: HistorySettings = HistorySettings()
     audit: AuditSettings = AuditSettings()
     notify: NotifySettings = NotifySettings()
+    oidc: OidcSettings = OidcSettings()
     output: OutputSettings = OutputSettings()
     quota: QuotaSettings = QuotaSettings()
     policy: PolicySettings = PolicySettings()

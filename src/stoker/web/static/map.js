@@ -263,7 +263,7 @@ function chart(busy, mean) {
   } else plot.setData(points);
 }
 document.addEventListener("tick", (event) => {
-  if (event.detail.topics.some((each) => each === "job" || each === "node") && performance.now() - asked > 900) ask();
+  if (event.detail.topics.some((each) => each === "job" || each === "node") && performance.now() - asked > 1900) ask();
 });
 setInterval(() => performance.now() - asked > 1900 && ask(), 500);
 document.addEventListener("visibilitychange", () => !document.hidden && ask());

@@ -5,6 +5,8 @@ const next = () => {
   return /^\/(?![/\\])/.test(wanted) ? wanted : "/";
 };
 const form = document.getElementById("sign-in");
+const other = document.getElementById("oidc");
+if (other) other.href = `/login/oidc?next=${encodeURIComponent(next())}`;
 if (form) {
   fetch("/session", { headers: { Accept: "application/json" } }).then((answer) => {
     if (answer.ok) location.replace(next());
