@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 from msgspec.structs import replace
@@ -43,6 +43,7 @@ RUNS, WAITS, HELD, ENDED, UNKNOWN = (JobRef(JobId(number)) for number in (1, 2, 
 
 JOIN = Token(id=TokenId("jjjjjjjj"), digest="of-the-join-token", role=Role.JOIN, node="n*")
 KEY = Token(id=TokenId("kkkkkkkk"), digest="of-the-key", role=Role.AGENT, node="n9")
+SESSION: dict[str, Any] = {"id": TokenId("ssssssss"), "digest": "of-the-session", "expires_at": Instant(2**50)}
 
 
 async def prepare(s: Stage) -> None:
@@ -149,6 +150,11 @@ CASES: dict[type, tuple[Command, Command, str]] = {
         told_to.CreateToken(by=ANNA, token=token("bbbbbbbb", tenant=NO_TENANT)),
         "bad_token",
     ),
+    told_to.OpenSession: (
+        told_to.OpenSession(by=ANNA, shown=TokenId("aaaaaaaa"), **SESSION),
+        told_to.OpenSession(by=ANNA, shown=JOIN.id, **SESSION),
+        "not_allowed",
+    ),
     told_to.RevokeToken: (
         told_to.RevokeToken(by=ANNA, id=TokenId("aaaaaaaa")),
         told_to.RevokeToken(by=ANNA, id=TokenId("zzzzzzzz")),
@@ -212,7 +218,7 @@ def test_a_command_that_is_refused_leaves_one_row_with_the_code(kind: type) -> N
     scene()
 
 
-TWICE = [kind for kind in KINDS if kind not in (told_to.CreateToken, told_to.ResumeNode)]
+TWICE = [kind for kind in KINDS if kind not in (told_to.CreateToken, told_to.OpenSession, told_to.ResumeNode)]
 
 
 @pytest.mark.parametrize("kind", TWICE)

@@ -4,7 +4,8 @@ from stoker.brain.domain.gpu_telemetry import GpuReading
 from stoker.brain.domain.ids import GpuUuid, NodeName
 from stoker.brain.domain.report import Beat
 from stoker.brain.domain.units import Instant, Mono
-from stoker.live.node_figures import BEATS, FigureBook
+from stoker.control.control_ports import POINT_STEP_S
+from stoker.live.node_figures import BEATS, HOUR_S, FigureBook
 from stoker.wire.rest.gpu_figures import STALE_S, gpu_figures_view
 
 N1 = NodeName("n1")
@@ -34,3 +35,25 @@ def test_a_clock_is_as_far_ahead_as_the_beat_says_that_took_the_shortest() -> No
     for _ in range(BEATS):
         book.take(N1, Beat(sequence=1, at=Instant(160_000)), Instant(100_000), Mono(0.0))
     assert book.clock_ahead_ms(N1) == 60_000
+
+
+def test_of_the_last_hour_a_point_of_each_gpu_is_kept_every_ten_seconds() -> None:
+    book = FigureBook()
+    for second in range(0, 2 * HOUR_S, 1):
+        reading = GpuReading(uuid=GpuUuid("GPU-a"), utilization_percent=second % 100, power_mw=400_000)
+        book.take(N1, Beat(sequence=1, gpus=(reading,)), Instant(0), Mono(float(second)))
+    points = book.last_hour(N1, Mono(2.0 * HOUR_S))[READING.uuid]
+    assert len(points) == HOUR_S // POINT_STEP_S
+    assert [points[-1].age_s, points[-2].age_s, points[0].age_s] == [10, 20, HOUR_S]
+    assert (points[-1].utilization_percent, points[-1].power_mw, points[-1].temperature_c) == (90, 400_000, None)
+    book.forget(N1)
+    assert book.last_hour(N1, Mono(0.0)) == {}
+
+
+def test_a_gpu_that_is_gone_loses_its_points_with_the_hour() -> None:
+    book = FigureBook()
+    book.take(N1, Beat(sequence=1, gpus=(READING,)), Instant(0), Mono(0.0))
+    other = GpuReading(uuid=GpuUuid("GPU-b"), temperature_c=40)
+    for second, left in ((HOUR_S - 10, {"GPU-a", "GPU-b"}), (HOUR_S + 10, {"GPU-b"})):
+        book.take(N1, Beat(sequence=1, gpus=(other,)), Instant(0), Mono(float(second)))
+        assert set(book.last_hour(N1, Mono(float(second)))) == left

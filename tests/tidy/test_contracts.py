@@ -27,6 +27,7 @@ OFFENCES = {
     "Inside the core": ("control/committer.py", "import stoker.control.loop"),
     "Inside the interfaces": ("api/http/jobs.py", "import stoker.api.rpc.status"),
     "Inside the runtime of a cluster": ("live/sessions.py", "import stoker.live.rpc.server"),
+    "Inside the web pages": ("web/site.py", "import stoker.web.queue"),
     "Inside the command line": ("cli/display/table.py", "import stoker.cli.server"),
     "A command of the command line": ("cli/commands/wait.py", "import stoker.cli.commands.why"),
     "Inside the adapters": ("adapters/atomic_file.py", "from stoker.adapters.data_folder import ownership"),

@@ -76,6 +76,7 @@ HELP: Final[Mapping[str, str]] = {
     "placements_refused": "Placements and preemptions that no longer held when they were to be written.",
     "preemptions": "Jobs told to give way, by cause: preempted (by a higher priority), reclaimed (borrowed GPUs).",
     "quota_updated": "Changes of how the classes share the GPUs.",
+    "csp_reports": "Reports of browsers that kept a web page from what its policy does not allow.",
     "requests_broken": "REST requests that ended in a defect of ours.",
     "replication": "From handing facts to a standby to its having them on disk.",
     "replication_lag_records": "Facts that a standby doesn't have on disk yet.",

@@ -5,7 +5,8 @@ It reads no clock and asks no device: the same looks give the same conditions.
 Rules: Q1  a GPU is lost once two looks in a row can't open it, or don't list it; what fails as a whole says nothing
        Q2  uncorrected memory errors count from the first look at the GPU; one more drains it, and so does an XID that
            `xids_drain` names. Other XIDs make it suspect, but for those that a program of a job causes (`XIDS_OF_JOBS`)
-       Q3  it is hot from `hot_c` on, and cool again below `hot_c` - `COOLER_C`
+       Q3  it is hot from `hot_c` on, and cool again below `hot_c` - `COOLER_C`; from `hot_c` - `HEADROOM_C` on it is
+           warm, which makes it suspect, until it is as cool as that
        Q4  a GPU that no task has is dirty while a process is on it, or more than `leftover_mb` of its memory is in use
        Q5  a dirty GPU is offered again as soon as it is clean; any other once `CLEAN_LOOKS` looks in a row found
            nothing wrong, after an error not before `error_clean_s`, which doubles with each error within a day
@@ -33,9 +34,10 @@ XIDS_OF_JOBS: Final = (13, 31, 43, 45, 68)
 LOOKS_MAX: Final = 2
 CLEAN_LOOKS: Final = 3
 COOLER_C: Final = 10
+HEADROOM_C: Final = 5
 ERROR_CLEAN_MAX_S: Final = 86_400.0
 _INSTANCE: Final = "MIG-"
-_NOT_LISTED: Final = "it isn't listed any more"
+NOT_LISTED: Final = "it isn't listed any more"
 _DIRT: Final = (HealthKind.PROCESS, HealthKind.MEMORY, HealthKind.UNANSWERED)
 
 Found = tuple[HealthKind, str]
@@ -108,7 +110,7 @@ class GpuHealth:
             if uuid not in here and self._is_taken_away(seen, look, here, held):
                 self._forget(uuid)
             elif uuid not in here:
-                here[uuid] = GpuSample(uuid=uuid, index=seen.index, parent=seen.parent, fault=_NOT_LISTED)
+                here[uuid] = GpuSample(uuid=uuid, index=seen.index, parent=seen.parent, fault=NOT_LISTED)
         for uuid in [*self.memory.conditions]:  # of an agent before this one too
             if uuid.startswith(_INSTANCE) and uuid not in here and self._is_over(uuid, held):
                 self._forget(uuid)
@@ -134,17 +136,21 @@ class GpuHealth:
         for table in (*tables, kept.conditions, kept.errors, kept.ecc):
             table.pop(uuid, None)
 
-    def judge_ended(self, samples: Iterable[GpuSample], now: Instant, mono_s: float) -> str:
-        """Take a look at GPUs whose task has just ended; return in words the faults that can have ended it."""
-        told = []
+    def judge_ended(self, samples: Iterable[GpuSample], now: Instant, mono_s: float) -> None:
+        """Take a look at GPUs whose task has just ended."""
         for sample in samples:
             fresh = self._new_error(sample, mono_s)
             found = (HealthKind.LOST, sample.fault) if sample.fault else fresh
             if found is not None and (found is not fresh or self._drains(sample, found)):
                 self._put(sample, HealthState.DRAINED, found, now)
-            known = self.memory.conditions.get(sample.uuid)
-            if known is not None and known.ends_work:
-                told.append(f"GPU {index_text(sample.index)} ({sample.uuid}): {known.reason}")
+
+    def faults_of(self, gpus: Collection[GpuUuid]) -> str:
+        """Return in words what these GPUs have that can have ended their task; empty = nothing."""
+        told = [
+            f"GPU {index_text(each.index)} ({each.uuid}): {each.reason}"
+            for each in self.conditions
+            if each.uuid in gpus and each.ends_work
+        ]
         return "; ".join(told)[:REASON_MAX]
 
     def dirt_of(self, sample: GpuSample) -> Found | None:
@@ -177,13 +183,14 @@ class GpuHealth:
                 return  # Q1
         fresh = self._new_error(sample, mono_s)
         found = fresh if fresh is not None and not sample.fault else self._cause(sample, is_held=is_held)
-        if found is None:
-            self._recover(sample, now, mono_s)
+        is_warm = found is not None and found[0] is HealthKind.WARM
+        if found is None or (is_warm and self._kind(uuid) not in (None, HealthKind.WARM)):
+            self._recover(sample, now, mono_s)  # warmth alone keeps nothing back that is well again
             return
         self._clean[uuid] = 0
-        if found is not fresh or self._drains(sample, found):
+        if not is_warm and (found is not fresh or self._drains(sample, found)):
             self._put(sample, HealthState.DRAINED, found, now)
-        elif uuid not in self.memory.conditions:
+        elif self._kind(uuid) in (None, HealthKind.WARM):
             self._put(sample, HealthState.SUSPECT, found, now)
 
     def _cause(self, sample: GpuSample, *, is_held: bool) -> Found | None:
@@ -193,7 +200,11 @@ class GpuHealth:
         hot_c, is_hot = self._rules.hot_c, self._kind(sample.uuid) is HealthKind.HOT
         if hot_c and (sample.temperature_c or 0) >= (hot_c - COOLER_C if is_hot else hot_c):
             return HealthKind.HOT, f"it has {sample.temperature_c} C; {hot_c} are too hot"
-        return None if is_held else self.dirt_of(sample)
+        dirt = None if is_held else self.dirt_of(sample)
+        is_warm = self._kind(sample.uuid) is HealthKind.WARM
+        if dirt is None and hot_c and (sample.temperature_c or 0) >= hot_c - (COOLER_C if is_warm else HEADROOM_C):
+            return HealthKind.WARM, f"it is near {hot_c} C, from which on it is too hot for new work"
+        return dirt
 
     def _new_error(self, sample: GpuSample, mono_s: float) -> Found | None:
         """An error that no look before this has told (Q2)."""

@@ -115,6 +115,11 @@ def _may_have_any(state: ClusterState, job: Job, reason: Reason | None) -> bool:
         return False
     if job.spec.array is not None or job.array_of or job.id in state.claims:
         return False
+    return is_pass_cheap(state)
+
+
+def is_pass_cheap(state: ClusterState) -> bool:
+    """Return whether a pass over this state is estimated to cost so little that it may be tried for one person."""
     shapes = len(list(StateView(state).pending()))
     walks = min(shapes, TRIES_PER_RESERVATION * state.policy.reservations_max)
     return _SHAPE_US * shapes + _WALK_US * len(state.nodes) * walks <= PASS_US_MAX

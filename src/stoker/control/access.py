@@ -11,6 +11,7 @@ Rules: K1  a token that was never made, was revoked or has expired is refused wi
        K5  where no tier bounds the priority of a tenant's jobs, only an admin asks for more than `high`
        K6  within them a person's jobs are that person's, an admin's and a lead's, unless their tenant's visibility says
            `tenant`: others see the outline, and change nothing; so does a viewer of the whole cluster
+       K7  the text of a session of the web pages is good in its cookie alone, and that of a token never there
 Costs: one SHA-256 and two look-ups for each request with a token.
 """
 
@@ -63,9 +64,14 @@ class Access:
                 return OWNER
             raise self._unknown() if _is_bearer(authorization) else _token_missing()
         token = self._token(digest_of(text))
-        if token is None or self._is_over(token):
+        if token is None or self._is_over(token) or token.session_of:  # K7
             raise self._unknown()
-        return Caller(principal=token.principal, role=token.role, tenant=token.tenant, user=token.user, token=token.id)
+        return _caller_of(token)
+
+    def session(self, text: str) -> Caller | None:
+        """Return the caller whose browser sent this text in the cookie of a session; None = that is over (K7)."""
+        token = self._token(digest_of(text))
+        return None if token is None or self._is_over(token) or not token.session_of else _caller_of(token)
 
     def node(self, name: NodeName, key_digest: str, proved_until: Instant) -> Caller:
         """Return the node that showed a certificate for this key. Raises: StokerError `node_key_unknown`."""
@@ -125,6 +131,10 @@ class Access:
             # Watchers of now hold the old event; later ones wait for the next news.
             self._news.set()
             self._news = asyncio.Event()
+
+
+def _caller_of(token: Token) -> Caller:
+    return Caller(principal=token.principal, role=token.role, tenant=token.tenant, user=token.user, token=token.id)
 
 
 def reaches(state: ClusterState, caller: Caller, tenant: TenantName) -> bool:

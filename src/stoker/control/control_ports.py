@@ -7,7 +7,7 @@ without it nothing reads output, and REST answers `not_supported_here`.
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from stoker.brain.domain.audit import AuditRow
 from stoker.brain.domain.errors import Refusal
@@ -180,11 +180,29 @@ class NodeFigures(NamedTuple):
     """How old they are."""
 
 
+POINT_STEP_S: Final = 10
+"""Seconds between two points of the last hour, at least."""
+
+
+class FigurePoint(NamedTuple):
+    """Figures of a GPU at a moment of the last hour; None = the driver told none."""
+
+    age_s: int
+    utilization_percent: int | None
+    temperature_c: int | None
+    memory_used_mb: int | None
+    power_mw: int | None
+
+
 class NodeTelemetry(Protocol):
     """Figures and clocks of nodes, as their heartbeats tell them; they are kept nowhere."""
 
     def figures(self, node: NodeName) -> NodeFigures | None:
         """Return the newest figures of its GPUs; None = it has told none to this control plane."""
+        ...
+
+    def last_hour(self, node: NodeName) -> Mapping[GpuUuid, Sequence[FigurePoint]]:
+        """Return the points of the last hour of each of its GPUs that were told, the oldest first."""
         ...
 
     def clock_ahead_ms(self, node: NodeName) -> int:

@@ -46,6 +46,7 @@ class Feed:
         self._newest = newest
         self._news = asyncio.Event()
         self._closed = False
+        self._over = asyncio.Event()
 
     @property
     def newest(self) -> Position:
@@ -78,7 +79,12 @@ class Feed:
 
     def close(self) -> None:
         self._closed = True
+        self._over.set()
         self._wake()
+
+    async def until_closed(self) -> None:
+        """Wait until there will be no more facts: the control plane stops, or its tenure ends."""
+        await self._over.wait()
 
     def subscribe(self, after: Position | None) -> AsyncIterator[Entry]:
         """Return the facts after `after`, in order and without end; None = from now on. Raises FeedLost, also later."""

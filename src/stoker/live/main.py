@@ -50,6 +50,7 @@ from stoker.live.rpc.server import RpcServer
 from stoker.live.settings.control import ControlSettings
 from stoker.live.tls import ServerTls
 from stoker.ports import Clock, HistoryTooNew, LogConflict, LogDamaged, LogFailed
+from stoker.web.app import WebPages
 from stoker.wire.endpoints import PRODUCT
 
 SWITCH_S: Final = 0.0005
@@ -248,7 +249,7 @@ async def _serve(
     settings, telemetry = control.nodes.settings, control.telemetry
     agents = RpcServer(settings.grpc, control, tls=tls if settings.tls.grpc else None)
     for_owner_alone = control.access.open_to_owner and is_loopback(settings.http.host)
-    app = create_app(control)
+    app = create_app(control, WebPages(control))
     quiet_collector()
     async with active(control) as duties:
         warn_of_lost_keys(control.committer.state, control.vault, telemetry)

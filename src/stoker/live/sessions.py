@@ -22,7 +22,7 @@ Limits: INSTRUCTIONS_MAX messages wait for a slow agent, LOG_REQUESTS_MAX reads 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Final, assert_never
 
@@ -30,7 +30,7 @@ import msgspec
 
 from stoker.brain.domain.access import TokenId
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
-from stoker.brain.domain.ids import CONTROL, Epoch, JobId, NodeName, node_principal
+from stoker.brain.domain.ids import CONTROL, Epoch, GpuUuid, JobId, NodeName, node_principal
 from stoker.brain.domain.instruction import Instruction, TaskKey
 from stoker.brain.domain.report import (
     Beat,
@@ -56,7 +56,7 @@ from stoker.brain.state.commands import (
 )
 from stoker.brain.state.events.node import NodeForgotten, NodeLost
 from stoker.control.committer import Committer
-from stoker.control.control_ports import ControlPorts, Duty, LogPlace, NodeFigures
+from stoker.control.control_ports import ControlPorts, Duty, FigurePoint, LogPlace, NodeFigures
 from stoker.control.feed import Entry
 from stoker.live.liveness import Liveness
 from stoker.live.node_figures import FigureBook
@@ -219,6 +219,10 @@ class Sessions:
     def figures(self, node: NodeName) -> NodeFigures | None:
         """Return the newest figures of a node's GPUs."""
         return self.book.figures(node, self.mono())
+
+    def last_hour(self, node: NodeName) -> Mapping[GpuUuid, list[FigurePoint]]:
+        """Return the points of the last hour of each GPU of a node."""
+        return self.book.last_hour(node, self.mono())
 
     def clock_ahead_ms(self, node: NodeName) -> int:
         """Return by how much a node's clock is ahead of ours."""

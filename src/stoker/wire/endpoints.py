@@ -125,6 +125,9 @@ SUBMIT: Final = Endpoint(
     status=201,
     keyed=True,
 )
+PREVIEW: Final = Endpoint(
+    "POST", "/api/v1/jobs/preview", lambda: rest.why.PreviewView, body=lambda: rest.submit.JobBody
+)
 JOBS: Final = Endpoint("GET", "/api/v1/jobs", lambda: rest.job.JobListView, query=lambda: rest.job.JobListQuery)
 JOB: Final = Endpoint(
     "GET", "/api/v1/jobs/{job_id}", lambda: rest.job.JobView, other_answers=lambda: (rest.job.JobsView,)
@@ -174,7 +177,7 @@ UPDATE: Final = _job_operation(
     "/api/v1/jobs/{job_id}",
     "Change a job: what waits in all that the body may name, what runs in its time limit, name, comment, priority, "
     "retries, requeue, preemptible, checkpoint and signal.",
-    *("no_changes", "job_ended", "job_live", "not_of_members", "too_many_jobs", "job_bytes_full"),
+    *("no_changes", "job_ended", "job_live", "not_of_members", "too_many_jobs", "job_bytes_full", "conflicting_fields"),
     *("bad_time", "bad_field", "bad_begin", "begin_too_late", "bad_lost_after", "bad_priority", "out_of_range"),
     "bad_signal",
     *("text_too_long", "bad_text", "gpu_wish_without_gpus", "demand_unsatisfiable", "time_limit_too_long"),
@@ -235,6 +238,7 @@ CANCEL_TASK: Final = Endpoint("DELETE", "/api/v1/tasks/{job_id}", lambda: rest.t
 GPUS: Final = Endpoint("GET", "/api/v1/gpus", lambda: rest.node.GpuListView, query=_no_query)
 NODES: Final = Endpoint("GET", "/api/v1/nodes", lambda: rest.node.NodeListView, query=_no_query)
 NODE: Final = Endpoint("GET", "/api/v1/nodes/{name}", lambda: rest.node.NodeView)
+NODE_FIGURES: Final = Endpoint("GET", "/api/v1/nodes/{name}/figures", lambda: rest.gpu_figures.NodeHourView)
 DRAIN: Final = Endpoint(
     "POST", "/api/v1/nodes/{name}/drain", lambda: rest.node.NodeView, body=lambda: rest.node.DrainBody
 )

@@ -175,6 +175,8 @@ STATUSES: Final[dict[str, Status]] = {
     "not_allowed": _forbidden("The token does not allow it"),
     "user_not_yours": _forbidden("A job under another account than the token's"),
     "foreign_user": _forbidden("Asked by another account of the same machine"),
+    "session_ended": _unproved("The session of the web pages is over"),
+    "csrf_missing": _forbidden("A browser's session changes something only for a page of ours that says so"),
     "foreign_origin": _forbidden("Asked from a foreign page or under a foreign name"),
     "rate_limited": _full("Too many requests"),
     "too_many_wrong_tokens": _full("Too many wrong tokens"),

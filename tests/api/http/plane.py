@@ -54,6 +54,12 @@ class Plane:
         self._log = log or io.BytesIO()
         self.app: ASGIApp = create_app(control)
 
+    def with_pages(self) -> None:
+        """Serve the web pages too, from now on."""
+        from stoker.web.app import WebPages  # few tests need templates
+
+        self.app = create_app(self.control, WebPages(self.control))
+
     async def ask(self, method: str, target: str, body: object = None, headers: dict[str, str] | None = None) -> Reply:
         """One request. `body` is sent as it is when it is bytes, else as JSON."""
         data = b"" if body is None else body if isinstance(body, bytes) else json.dumps(body).encode()

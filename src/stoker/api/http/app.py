@@ -5,7 +5,7 @@ the framework says (no such path, no such method) is said in the same form.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any, Final
 
 import msgspec
@@ -35,6 +35,7 @@ from stoker.api.http import (
     usage,
 )
 from stoker.api.http.guard import AccessMiddleware
+from stoker.api.http.pages import Pages, refusal_response
 from stoker.api.http.responses import BodyBudget, caller_of, problem_response, raw_json
 from stoker.api.http.routing import Operation, document_of
 from stoker.api.requests import audit_action_of
@@ -67,14 +68,18 @@ def operations(control: ControlPlane) -> list[Operation]:
     return [operation for noun in _NOUNS for operation in noun.routes(control)]
 
 
-def create_app(control: ControlPlane) -> Starlette:
-    """Return the REST application over one control plane. It starts nothing and owns nothing."""
+def create_app(control: ControlPlane, pages: Pages | None = None) -> Starlette:
+    """Return the REST application over one control plane, with the web pages beside it. It starts nothing."""
     served = operations(control)
     routes = [Route(each.endpoint.path, each.handler, methods=[each.endpoint.method]) for each in served]
     app = Starlette(
-        routes=[_document_route(served, open_to_owner=control.access.open_to_owner), *routes],
-        exception_handlers=_problem_handlers(control),
-        middleware=[Middleware(AccessMiddleware, control=control)],
+        routes=[
+            _document_route(served, open_to_owner=control.access.open_to_owner),
+            *routes,
+            *(pages.routes if pages is not None else ()),
+        ],
+        exception_handlers=_problem_handlers(control, pages),
+        middleware=[Middleware(AccessMiddleware, control=control, pages=pages)],
     )
     app.state.bodies = BodyBudget()
     return app
@@ -117,25 +122,25 @@ def _beginning_anew() -> Refusal:
 # -- problems ----------------------------------------------------------------------------------------------------------
 
 
-def _problem_handlers(control: ControlPlane) -> Mapping[Any, ExceptionHandler]:
+def _problem_handlers(control: ControlPlane, pages: Pages | None) -> Mapping[Any, ExceptionHandler]:
     """Return the handlers of what a request may raise, by exception class.
 
     All of them are coroutines: the framework would run plain functions in a thread each.
     """
     return {
-        StokerError: _refused(control),
-        HTTPException: _framework_refused,
+        StokerError: _refused(control, pages),
+        HTTPException: partial(_framework_refused, pages),
         ClientDisconnect: _gone,
         Exception: _defect(control.telemetry),
     }
 
 
-def _refused(control: ControlPlane) -> Callable[[Request, Exception], Awaitable[Response]]:
+def _refused(control: ControlPlane, pages: Pages | None) -> Callable[[Request, Exception], Awaitable[Response]]:
     async def answer(request: Request, fault: Exception) -> Response:
         assert isinstance(fault, StokerError), f"registered for StokerError, got {fault!r}"
         by, asked = caller_of(request).principal, audit_action_of(request.method, request.scope["path"])
         control.audit_trail.refused(by, asked, fault.refusal, control.committer.now())
-        told = problem_response(fault.refusal)
+        told = refusal_response(pages, request.scope, fault.refusal)
         after_s = retry_after_s(fault.refusal)
         if after_s:
             told.headers["Retry-After"] = str(after_s)
@@ -144,12 +149,12 @@ def _refused(control: ControlPlane) -> Callable[[Request, Exception], Awaitable[
     return answer
 
 
-async def _framework_refused(request: Request, fault: Exception) -> Response:
+async def _framework_refused(pages: Pages | None, request: Request, fault: Exception) -> Response:
     assert isinstance(fault, HTTPException), f"registered for HTTPException, got {fault!r}"
     path, methods = request.url.path[:200], _allowed_methods(request.app.routes, request.url.path)
     if not methods:
         hint = "GET /openapi.json lists every path"
-        return problem_response(refuse("not_found", f"nothing lives at {path}", hint, path=path))
+        return refusal_response(pages, request.scope, refuse("not_found", f"nothing lives at {path}", hint, path=path))
     allow = ", ".join(methods)
     if request.method == "OPTIONS":
         return Response(status_code=204, headers={"Allow": allow})

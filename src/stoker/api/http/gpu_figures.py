@@ -1,13 +1,16 @@
 """Figures of GPUs at the moment, for answers about nodes and jobs."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from msgspec.structs import replace
 
+from stoker.brain.domain.gpu import Gpu
 from stoker.brain.domain.ids import GpuUuid, NodeName
+from stoker.brain.domain.node import Node
 from stoker.control.control_plane import ControlPlane
-from stoker.wire.rest.gpu_figures import GpuFiguresView, JobGpuView, gpu_figures_view
+from stoker.control.control_ports import POINT_STEP_S, FigurePoint
+from stoker.wire.rest.gpu_figures import GpuFiguresView, GpuHourView, JobGpuView, NodeHourView, gpu_figures_view
 from stoker.wire.rest.job import JobDetails, JobView, job_view
 
 GPUS_MAX: Final = 4_096
@@ -25,6 +28,30 @@ def figures_of(control: ControlPlane, node: NodeName) -> Mapping[GpuUuid, GpuFig
         uuid: gpu_figures_view(reading, found.age_s, is_mig=uuid in instances)
         for uuid, reading in found.readings.items()
     }
+
+
+def node_hour(control: ControlPlane, node: Node) -> NodeHourView:
+    """Return the last hour of a node's GPUs."""
+    told = control.nodes.last_hour(node.name) if control.nodes is not None else {}
+    return NodeHourView(
+        node=node.name,
+        simulated=node.inventory.simulated,
+        step_s=POINT_STEP_S,
+        gpus=[_gpu_hour(gpu, told.get(gpu.uuid, ())) for gpu in node.mended.gpus],
+    )
+
+
+def _gpu_hour(gpu: Gpu, points: Sequence[FigurePoint]) -> GpuHourView:
+    return GpuHourView(
+        uuid=gpu.uuid,
+        device_index=gpu.index,
+        memory_mb=gpu.memory_mb,
+        age_s=[each.age_s for each in points],
+        utilization_percent=[each.utilization_percent for each in points],
+        memory_used_mb=[each.memory_used_mb for each in points],
+        temperature_c=[each.temperature_c for each in points],
+        power_w=[None if each.power_mw is None else round(each.power_mw / 1_000, 1) for each in points],
+    )
 
 
 def job_view_with_gpus(control: ControlPlane, details: JobDetails) -> JobView:

@@ -16,7 +16,11 @@ Rules: G1  where no token is wanted, `Host` must name this machine's loopback: a
        O1  only web pages of the origins in `http.cors_origins` may ask, letter by letter; each answer names the one
            that asked, never `*`
        O2  a preflight request is answered here: it carries no token and asks for nothing
-       O3  cookies are never asked for, so no page rides on what a browser remembers
+       O3  the cookie of a session (`session_cookie`) says who asks only where no token was sent, and only to a page of
+           ours: never to one of another origin, of `http.cors_origins` neither; a WebSocket names its origin. What
+           changes something wants the header `Stoker-CSRF` too, which only a page of ours can know. So no page rides on
+           what a browser remembers
+       O4  what is refused to somebody who looks at a page is said by a page
        S1  every answer of a standby bears `Stoker-Role: standby`, and in `Stoker-Lag-Ms` how old it may be; also a
            refusal, for its copy may not hold a new token yet. Those of an active one bear `Stoker-Role: active`
        S2  a standby shows what is in its copy of the log. What changes something, what only the active knows (why a job
@@ -33,10 +37,12 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from stoker.api.http.connections import came_by_socket, check_peer
-from stoker.api.http.responses import CALLER, problem_response
+from stoker.api.http.pages import Pages, refusal_response
+from stoker.api.http.responses import CALLER
+from stoker.api.http.session_cookie import CSRF_HEADER, is_csrf_of, session_in
 from stoker.api.requests import NOBODY, OPEN, audit_action_of, check_role
 from stoker.brain.domain.access import OWNER, Caller
-from stoker.brain.domain.errors import Refusal, StokerError, refuse
+from stoker.brain.domain.errors import Refusal, StokerError, refusal_error, refuse
 from stoker.control.control_plane import ControlPlane
 from stoker.control.failover_control import PairView, not_active
 from stoker.control.settings import is_loopback as is_loopback_address
@@ -72,13 +78,17 @@ class _Said(NamedTuple):
     authorization: str
     site: str
     """Whose page a browser says that asks; of one who follows a link nothing."""
+    cookies: str = ""
+    csrf: str = ""
+    upgrades: bool = False
 
 
 class AccessMiddleware:
     """The outermost layer of the application."""
 
-    def __init__(self, app: ASGIApp, control: ControlPlane) -> None:
+    def __init__(self, app: ASGIApp, control: ControlPlane, pages: Pages | None = None) -> None:
         self._app = app
+        self._pages = pages
         self._control = control
         self._access = control.access
         self._rate_limit = control.rate_limit
@@ -106,10 +116,10 @@ class AccessMiddleware:
             scope[CALLER] = self._admitted(scope, said)
         except StokerError as fault:
             self._note(scope, said, fault.refusal)
-            await problem_response(fault.refusal)(scope, receive, send)
+            await refusal_response(self._pages, scope, fault.refusal)(scope, receive, send)
             return
         if standby is not None and _must_be_active(scope):
-            await problem_response(not_active(standby))(scope, receive, send)
+            await refusal_response(self._pages, scope, not_active(standby))(scope, receive, send)
             return
         if scope["method"] == "HEAD":
             await self._app({**scope, "method": "GET", _HEAD: True}, receive, _without_body(send))
@@ -125,18 +135,39 @@ class AccessMiddleware:
         refusal = self._foreign(said, changes=method not in _READS)
         if refusal is not None:
             raise StokerError(refusal)
-        if path in self._open or method == "OPTIONS":  # OPTIONS only says which methods there are
+        own = self._pages is not None and self._pages.is_open(path)
+        if path in self._open or own or method == "OPTIONS":  # OPTIONS only says which methods there are
             return NOBODY
-        caller = self._access.caller(said.authorization)
+        caller = self._caller(said, secure=scope["scheme"] == "https", changes=method not in _READS)
         if path != METRICS.path:  # a scrape that is refused leaves a hole in every picture
             self._rate_limit.take(caller.principal)
-        check_role(caller, method, path)
+        if self._pages is None or not self._pages.asks_itself(method, path):
+            check_role(caller, method, path)
+        return caller
+
+    def _caller(self, said: _Said, *, secure: bool, changes: bool) -> Caller:
+        """Return who sent the token, or else whose browser sent the cookie of a session (O3)."""
+        if said.authorization or self._access.open_to_owner:
+            return self._access.caller(said.authorization)
+        text = session_in(said.cookies, self._control.committer.state.cluster_id, secure=secure)
+        if not text:
+            return self._access.caller("")
+        caller = self._access.session(text)
+        if caller is None:
+            raise _session_ended()
+        own = _is_same(said.origin, said.host, proxied=True) if said.origin else not said.upgrades
+        if not own or said.site in _ELSEWHERE:
+            header = "Origin" if not own else "Sec-Fetch-Site"
+            raise StokerError(_refused(header, said.origin if not own else said.site, _ORIGIN_HINT))
+        if changes and not is_csrf_of(said.csrf, text):
+            raise _csrf_missing()
         return caller
 
     def _note(self, scope: Scope, said: _Said, refusal: Refusal) -> None:
         """Whoever is refused for his role or his pace has shown a good token."""
         known = refusal.code in ("not_allowed", "rate_limited")
-        caller = self._access.caller(said.authorization) if known else NOBODY
+        secure = scope["scheme"] == "https"
+        caller = self._caller(said, secure=secure, changes=False) if known else NOBODY
         self._control.audit_trail.refused(
             caller.principal, audit_action_of(scope["method"], scope["path"]), refusal, self._control.committer.now()
         )
@@ -156,8 +187,8 @@ class AccessMiddleware:
 
 
 def _said(scope: Scope) -> _Said:
-    host = origin = authorization = site = ""
-    follows_link = False
+    host = origin = authorization = site = cookies = csrf = ""
+    follows_link = upgrades = False
     for name, value in scope["headers"]:
         if name == b"host":
             host = value.decode("latin-1")
@@ -170,7 +201,24 @@ def _said(scope: Scope) -> _Said:
             site = value.decode("latin-1")
         elif name == b"sec-fetch-dest":
             follows_link = value == b"document" and scope["method"] in _READS
-    return _Said(host, origin, authorization, "" if follows_link else site)
+        elif name == b"cookie":
+            cookies = f"{cookies}; {value.decode('latin-1')}" if cookies else value.decode("latin-1")
+        elif name == CSRF_HEADER.lower().encode():
+            csrf = value.decode("latin-1")
+        elif name == b"upgrade":
+            upgrades = True
+    return _Said(host, origin, authorization, "" if follows_link else site, cookies, csrf, upgrades)
+
+
+def check_inner(control: ControlPlane, caller: Caller, method: str, path: str) -> None:
+    """Check a request that a page makes of REST for its reader, as one that came from outside (G4, S2).
+
+    Raises: StokerError `not_allowed` or `not_active`.
+    """
+    check_role(caller, method, path)
+    pair = control.pair
+    if pair is not None and pair.follows and path.endswith(_ACTIVE_KNOWS):
+        raise StokerError(not_active(pair.view()))
 
 
 def is_loopback(host: str) -> bool:
@@ -206,6 +254,16 @@ def _refused(header: str, value: str, hint: str) -> Refusal:
     shown = value[:80]
     message = f"`{header}: {shown}` is not this control plane's own address"
     return refuse("foreign_origin", message, hint, header=header, value=shown)
+
+
+def _session_ended() -> StokerError:
+    message = "the session of this browser is over: it was signed out, has expired, or its token was revoked"
+    return refusal_error("session_ended", message, "sign in again at /login")
+
+
+def _csrf_missing() -> StokerError:
+    message = f"a session in a cookie changes nothing without the header {CSRF_HEADER}, which pages of Stoker send"
+    return refusal_error("csrf_missing", message, "load the page anew; programs send `Authorization: Bearer TOKEN`")
 
 
 def _without_body(send: Send) -> Send:

@@ -29,6 +29,7 @@ from stoker.api.http.responses import (
     lookup_seen_job_at,
     query_of,
     raw_json,
+    read_body,
     repeat_headers,
 )
 from stoker.api.http.routing import BODY, CHANGE, JOB, KEYED, LIST, LOOKUP, SUBMIT, Routes
@@ -49,6 +50,7 @@ from stoker.brain.state.state_view import StateView
 from stoker.control.access import Sights
 from stoker.control.control_plane import ControlPlane
 from stoker.control.job_operations import carry_out_operation, reach_text
+from stoker.control.job_preview import JobPreviews
 from stoker.control.queries.job_details import (
     AlternativeSearches,
     ListedJobs,
@@ -80,6 +82,7 @@ from stoker.wire.rest.why import (
     BlockingJobView,
     HolderView,
     LentView,
+    PreviewView,
     PriorityView,
     QueuePlace,
     WaitDetails,
@@ -104,7 +107,7 @@ _encode = msgspec.json.Encoder().encode
 
 def routes(control: ControlPlane) -> Routes:
     router = Routes()
-    rows = RowCache(control)
+    rows, previews = RowCache(control), JobPreviews(control)
 
     @router.serve(endpoints.SUBMIT, *BODY, *SUBMIT, *KEYED, *CHANGE)
     async def submit(request: Request) -> Response:
@@ -118,6 +121,12 @@ def routes(control: ControlPlane) -> Routes:
             return await _many(control, caller, await submitted(control, caller, specs, key))
         spec = spec_for(control, caller, decode_body(JobBody, data), control.committer.now())
         return _one(control, caller, await submitted(control, caller, (spec,), key))
+
+    @router.serve(endpoints.PREVIEW, *BODY)
+    async def preview(request: Request) -> PreviewView:
+        """Say what would become of a job, and submit nothing. What a submit refuses is part of the answer."""
+        caller, body = caller_of(request), await read_body(request, JobBody)
+        return await previews.of(caller, body)
 
     @router.serve(endpoints.JOBS, *LIST)
     async def list_jobs(request: Request) -> Response:

@@ -5,7 +5,7 @@ from typing import Final
 
 from starlette.requests import Request
 
-from stoker.api.http.gpu_figures import figures_of
+from stoker.api.http.gpu_figures import figures_of, node_hour
 from stoker.api.http.responses import body_of, caller_of, carry_out, query_of, read_body
 from stoker.api.http.routing import BODY, CHANGE, NODE, Routes
 from stoker.brain.domain.allocation import TaskPlacement
@@ -34,6 +34,7 @@ from stoker.control.access import Sights
 from stoker.control.control_plane import ControlPlane
 from stoker.wire import endpoints
 from stoker.wire.rest.decode import decode_body
+from stoker.wire.rest.gpu_figures import NodeHourView
 from stoker.wire.rest.node import (
     DrainBody,
     ForgetQuery,
@@ -108,14 +109,24 @@ def routes(control: ControlPlane) -> Routes:
             lambda by, node: TaintNode(by=by, node=node, taints=tuple(map(parse_taint, body.taints)), remove=off),
         )
 
+    _serve_gpus(control, router)
+    return router
+
+
+def _serve_gpus(control: ControlPlane, router: Routes) -> None:
+    """Serve what is asked of GPUs."""
+
+    @router.serve(endpoints.NODE_FIGURES, *NODE)
+    async def figures(request: Request) -> NodeHourView:
+        """Show the last hour of a node's GPUs: use, memory, temperature and power."""
+        return node_hour(control, _node_at(request, control.committer.state))
+
     @router.serve(endpoints.GPUS)
     async def list_gpus(request: Request) -> GpuListView:
         """List the GPUs of every node that wasn't forgotten."""
         state, sees, now = _seen(control, request)
         gpus = [gpu for node in known_nodes(state) for gpu in _gpus_of(control, node, sees, now)]
         return GpuListView(**count_gpus(state)._asdict(), gpus=gpus)
-
-    return router
 
 
 def _seen(control: ControlPlane, request: Request) -> tuple[ClusterState, Sights, Instant]:

@@ -26,6 +26,10 @@ from stoker.brain.domain.units import NEVER, Instant
 
 TokenId = NewType("TokenId", str)
 
+NO_TOKEN_ID: Final = TokenId("")
+SESSIONS_PER_TOKEN_MAX: Final = 16
+"""Browsers that are signed in with one token at the same time; one more signs the oldest out."""
+
 LOCAL: Final = Principal("user:local")
 """The Unix account that runs `stoker up` or `stoker demo`, on the same machine."""
 
@@ -63,6 +67,9 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
     node: str = ""
     """Of role `join` the name of the node that may join with it, or a glob of names. Of role `agent` the node whose key
     this is; empty there = any node, by a text."""
+    session_of: TokenId = NO_TOKEN_ID
+    """Of a session of the web pages: the token that was shown to open it, with which it ends. The session's own text is
+    in a browser's cookie, and is good there alone. Empty = it is a token."""
     comment: str = ""
     created_at: Instant = NEVER
     """Set when its event is applied."""
@@ -79,7 +86,7 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
         """The principal under which commands with this token are logged."""
         if self.role is Role.AGENT and self.node:
             return node_principal(NodeName(self.node))
-        return Principal(f"user:{self.user}") if self.user else Principal(f"token:{self.id}")
+        return Principal(f"user:{self.user}") if self.user else Principal(f"token:{self.session_of or self.id}")
 
     def may_join(self, node: NodeName) -> bool:
         """Return whether a node of this name may join with it."""

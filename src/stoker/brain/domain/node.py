@@ -197,8 +197,11 @@ class Free(msgspec.Struct, frozen=True):
 
     def take(self, placement: TaskPlacement) -> "Free":
         """Return the resources left after `placement`, which must be free."""
-        held = placement.gpus
-        left = tuple([gpu for gpu in self.gpus if gpu.uuid not in held]) if held else self.gpus
+        held, left = placement.gpus, self.gpus
+        if len(held) == 1 and left and left[0].uuid == held[0]:  # most often
+            left = left[1:]
+        elif held:
+            left = tuple([gpu for gpu in left if gpu.uuid not in held])
         taken = len(self.gpus) - len(left)
         is_whole = placement.gpu_share == WHOLE_GPU
         assert not is_whole or taken == len(held), f"a GPU is promised twice: {placement} from {self}"

@@ -25,6 +25,7 @@ from stoker.brain.domain.quota import Pools
 from stoker.brain.domain.report import Registration, Started, TaskFinished, TaskInventory
 from stoker.brain.domain.secret import Secret, SecretId
 from stoker.brain.domain.tenant import Tenant
+from stoker.brain.domain.units import Instant
 from stoker.brain.state.events.access import token_text
 from stoker.brain.state.events.row import CommandRow
 from stoker.brain.state.events.union import Event
@@ -321,6 +322,21 @@ class CreateToken(_Command, frozen=True, kw_only=True):
     token: Token
 
 
+class OpenSession(_Command, frozen=True, kw_only=True):
+    """Open a session of the web pages, which may do what the token may that was shown."""
+
+    row: ClassVar["CommandRow[OpenSession]"] = CommandRow(
+        action="sign_in", about=lambda command: {"target": command.shown}
+    )
+
+    shown: TokenId
+    id: TokenId
+    """Of the session; never used before, as its digest."""
+    digest: str
+    expires_at: Instant
+    """At the latest; it ends with the token that was shown."""
+
+
 class RevokeToken(_Command, frozen=True, kw_only=True):
     """Revoke a token."""
 
@@ -421,6 +437,7 @@ Sharing = (
     | DeleteTenant
     | SetPools
     | CreateToken
+    | OpenSession
     | RevokeToken
     | JoinNode
     | SetSecret

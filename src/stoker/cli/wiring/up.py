@@ -125,6 +125,7 @@ def _welcome(shape: EmbeddedSpec, real: Mapping[str, int], *, temporary: bool) -
     kept = "removed at the end; --data-dir keeps it" if temporary else "kept"
     say = click.echo
     say(f"Stoker is up at {url} (agents join at {address}:{shape.grpc_port})")
+    say(f"  page    {url}/ shows the queue, the GPUs and each job's story in a browser")
     say(f"  nodes   {_nodes(shape, real)}")
     say(f"  data    {shlex.quote(str(shape.data_dir))} ({kept})")
     say(f"  jobs    run as {_account()}, on this machine, and end with this command")

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from stoker.wire.client.transport import Transport
     from stoker.wire.rest.audit import AuditListQuery, AuditListView, JobEventsQuery, JobEventsView
     from stoker.wire.rest.cluster import ClusterView, HealthView
+    from stoker.wire.rest.gpu_figures import NodeHourView
     from stoker.wire.rest.job import (
         JobListQuery,
         JobListView,
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from stoker.wire.rest.tenant import NewTenantBody, TenantBody, TenantView
     from stoker.wire.rest.token import CallerView, NewTokenBody, NewTokenView, TokenListView, TokenView
     from stoker.wire.rest.usage import UsageReportQuery, UsageView
-    from stoker.wire.rest.why import WhyView
+    from stoker.wire.rest.why import PreviewView, WhyView
 
 Given = ParamSpec("Given")
 Answer = TypeVar("Answer")
@@ -116,6 +117,11 @@ class ClientMethods:
         submitted under this key so long ago that its record is gone.
         """
         return calls.submit(job, key)
+
+    @Declared
+    def preview(self, job: JobBody) -> Steps[PreviewView]:
+        """Say what would become of a job if it were submitted now: where it would start, or why it would wait."""
+        return ask(endpoints.PREVIEW, body=job)
 
     @Declared
     def submit_many(self, jobs: Sequence[JobBody], *, key: str = "") -> Steps[list[JobView]]:
@@ -253,6 +259,11 @@ class ClientMethods:
     def node(self, name: str) -> Steps[NodeView]:
         """Show a node. Raises: StokerError `node_unknown`."""
         return ask(endpoints.NODE, name)
+
+    @Declared
+    def node_figures(self, name: str) -> Steps[NodeHourView]:
+        """Show the last hour of a node's GPUs. Raises: StokerError `node_unknown`."""
+        return ask(endpoints.NODE_FIGURES, name)
 
     @Declared
     def drain(self, name: str, reason: str = "") -> Steps[NodeView]:

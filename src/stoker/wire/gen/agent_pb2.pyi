@@ -124,6 +124,7 @@ class Gpu(_message.Message):
     MEMORY_MB_FIELD_NUMBER: _builtins.int
     SIMULATED_FIELD_NUMBER: _builtins.int
     PARENT_FIELD_NUMBER: _builtins.int
+    SUSPECT_FIELD_NUMBER: _builtins.int
     uuid: _builtins.str
     index: _builtins.int
     model: _builtins.str
@@ -131,6 +132,8 @@ class Gpu(_message.Message):
     simulated: _builtins.bool
     parent: _builtins.str
     """UUID of the GPU of which it is a MIG instance. Empty = it is a GPU of its own."""
+    suspect: _builtins.bool
+    """Whether other GPUs are preferred to it."""
     def __init__(
         self,
         *,
@@ -140,10 +143,11 @@ class Gpu(_message.Message):
         memory_mb: _builtins.int = ...,
         simulated: _builtins.bool = ...,
         parent: _builtins.str = ...,
+        suspect: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "memory_mb", b"memory_mb", "model", b"model", "parent", b"parent", "simulated", b"simulated", "uuid", b"uuid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "memory_mb", b"memory_mb", "model", b"model", "parent", b"parent", "simulated", b"simulated", "suspect", b"suspect", "uuid", b"uuid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -43,6 +43,31 @@ class JobGpuView(msgspec.Struct, frozen=True, kw_only=True):
     """Null = its node has told none."""
 
 
+class GpuHourView(msgspec.Struct, frozen=True, kw_only=True):
+    """Figures of a GPU in the last hour, as columns of equal length, the oldest first. Null = the driver told none."""
+
+    uuid: str
+    device_index: int
+    memory_mb: int
+    age_s: list[int]
+    """How long ago each point was."""
+    utilization_percent: list[int | None]
+    memory_used_mb: list[int | None]
+    temperature_c: list[int | None]
+    power_w: list[float | None]
+
+
+class NodeHourView(msgspec.Struct, frozen=True, kw_only=True):
+    """The last hour of a node's GPUs, as far as this control plane has heard of it; a new one begins anew."""
+
+    node: str
+    simulated: bool
+    """True = its GPUs are simulated, and so these figures."""
+    step_s: int
+    """Seconds between two points, at least."""
+    gpus: list[GpuHourView]
+
+
 def gpu_figures_view(reading: GpuReading, age_s: float, *, is_mig: bool = False) -> GpuFiguresView:
     """Return the shape of a reading that is so old. `is_mig`: it is of a MIG instance."""
     told = {"temperature_c": reading.temperature_c, "power_w": reading.power_mw} if is_mig else {}

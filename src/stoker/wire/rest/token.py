@@ -50,6 +50,8 @@ class TokenView(msgspec.Struct, frozen=True, kw_only=True):
     node: str | None = None
     """Of role `join` the nodes that may join with it; of role `agent` the node whose key this is. None = any, as from
     0.2.0, whose tokens name none."""
+    session_of: str | None = None
+    """Of a session of the web pages: the token with which somebody signed in. None = it is a token."""
     comment: str
     principal: str
     """Whom the audit trail names for what is done with it."""
@@ -120,6 +122,7 @@ def token_view(token: Token) -> TokenView:
         tenant=token.tenant or None,
         user=token.user or None,
         node=token.node or None,
+        session_of=token.session_of or None,
         created_at=iso(token.created_at),
         expires_at=iso_or_none(token.expires_at),
     )

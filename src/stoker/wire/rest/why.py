@@ -138,6 +138,22 @@ class WhyView(msgspec.Struct, frozen=True, kw_only=True):
     tried. Empty = none was found, or a pass of this cluster takes too long to try any."""
 
 
+class PreviewView(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome that a job would have if it were submitted now. A moment later it may be another."""
+
+    outcome: Literal["starts", "preempts", "waits", "unknown", "refused"]
+    """`starts` at once; `preempts` = once others have given way; `unknown` = a pass of this cluster costs too much to
+    try; `refused` = a submit would be, with `code`."""
+    message: str
+    hint: str = ""
+    code: str = ""
+    """Of the reason to wait or of the refusal."""
+    nodes: list[str] = []
+    """Where it would start, each once."""
+    starts_by: str | None = None
+    """When it would start at the latest; null = it would have no reservation."""
+
+
 class WaitDetails(NamedTuple):
     """Facts that `why` says beside the reason: place in the queue, borrowers, and holders of what it waits for."""
 

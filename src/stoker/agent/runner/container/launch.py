@@ -11,10 +11,11 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import resource
 import sys
 
 from stoker.agent.runner.container.cgroup import ContainerCgroup
-from stoker.agent.runner.container.mounts import AllowedMounts, once_each
+from stoker.agent.runner.container.mounts import AllowedMounts, fabric_devices, once_each
 from stoker.agent.runner.container.names import REPLY, REQUEST, RESULT
 from stoker.agent.runner.container.request import container_name, create_request, exec_request, variables
 from stoker.agent.runner.files import write_all
@@ -159,7 +160,7 @@ class ContainerLaunch(ClientLaunch):
             if self.bound is not None:
                 self.bound.join()
             mounts = [] if error else self._mounts()
-            ids = {"uid": os.getuid(), "gid": os.getgid(), "groups": os.getgroups()}
+            ids = {"uid": os.getuid(), "gid": os.getgid(), "groups": os.getgroups(), "devices": fabric_devices()}
             found = {**ids, "home": os.fsdecode(home), "mounts": mounts, **({"error": error} if error else {})}
         except CannotStart as refused:
             found = {"error": str(refused)}
@@ -196,6 +197,8 @@ class ContainerLaunch(ClientLaunch):
         path = self.group.path if isinstance(self.group, ContainerCgroup) else ""
         env = variables(start["env"], self.actor.name, found["home"], found["mounts"])
         asked: Any = {**start, "env": env}
+        if os.geteuid() == 0:  # an engine of root's may give as much as the agent has
+            asked["limits"] = {"memlock": resource.getrlimit(resource.RLIMIT_MEMLOCK), **start["limits"]}
         if self._script_path:
             asked["argv"] = [os.fsdecode(word) for word in self.argv]
         request = {

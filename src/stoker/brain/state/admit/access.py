@@ -7,19 +7,22 @@ Rules: K1  a token of role `user` or `lead` is bound to a tenant; those of progr
        K4  a node joins with a token that is good for its name. Once it has joined, another key under its name wants a
            join token that was made after that: one that leaked before opens nothing
        K5  a tenth of all places is kept from nodes that join: who has a join token keeps no admin from making another
-           token, however many names it invents
+           token, however many names it invents; nor does who opens sessions of the web pages
+       K6  a session has the rights of the token that was shown, ends with it, and opens no other; of those of one token
+           the oldest is ended where it would be one too many
+       K7  a token that is revoked takes its sessions along
 """
 
 import re
 from typing import Final
 
-from stoker.brain.domain.access import PROGRAMS, SUBMITTERS, Role, Token
+from stoker.brain.domain.access import PROGRAMS, SESSIONS_PER_TOKEN_MAX, SUBMITTERS, Role, Token, TokenId
 from stoker.brain.domain.errors import Refusal, refuse
 from stoker.brain.domain.ids import NodeName
 from stoker.brain.domain.node import NODE_GLOB, NODE_NAME
-from stoker.brain.domain.units import Instant
+from stoker.brain.domain.units import NEVER, Instant
 from stoker.brain.state.cluster import ClusterState
-from stoker.brain.state.commands import Answer, CreateToken, JoinNode, RevokeToken
+from stoker.brain.state.commands import Answer, CreateToken, JoinNode, OpenSession, RevokeToken
 from stoker.brain.state.events.access import NodeJoined, NodeKeyReplaced, TokenCreated, TokenRevoked
 from stoker.brain.state.validation.fields import account_fault, comment_fault
 from stoker.brain.state.validation.lookups import tenant_fault
@@ -79,6 +82,46 @@ def _full(state: ClusterState, expired: int, most: int) -> Refusal | None:
     return refuse("too_many_tokens", message, hint, tokens_max=most)
 
 
+def _unreserved(state: ClusterState) -> int:
+    """Return how many places are not kept from nodes and sessions (K5)."""
+    return state.policy.tokens_max - state.policy.tokens_max // _RESERVED_PART
+
+
+def open_session(state: ClusterState, command: OpenSession, now: Instant) -> Answer:
+    """Admit a session of the web pages (K6)."""
+    shown = state.tokens.get(command.shown)
+    if shown is None or shown.is_expired(now) or shown.session_of:
+        hint = "ask an admin for a new one (`stoker token create`)"
+        return refuse("token_unknown", "the token that was shown isn't good any more", hint)
+    if shown.role in PROGRAMS:
+        hint = "sign in with a token of role viewer, user, lead or admin"
+        return refuse("not_allowed", f"a token of role {shown.role} opens no session of the web pages", hint)
+    over = {each.id for each in state.tokens.values() if each.is_expired(now)}
+    of_token = sorted((each.created_at, each.id) for each in _sessions(state, shown.id) if each.id not in over)
+    extra = [token for _, token in of_token[: max(0, len(of_token) - SESSIONS_PER_TOKEN_MAX + 1)]]
+    ended = [*(token for token in state.tokens if token in over), *extra]
+    fault = _full(state, len(ended), _unreserved(state))
+    if fault:
+        return fault
+    assert command.id not in state.tokens, f"token {command.id} was made before"
+    assert command.digest not in state.token_of_digest, "a token with this text was made before"
+    session = Token(
+        id=command.id,
+        digest=command.digest,
+        role=shown.role,
+        tenant=shown.tenant,
+        user=shown.user,
+        session_of=shown.id,
+        comment="session of the web pages",
+        expires_at=min(command.expires_at, shown.expires_at) if shown.expires_at != NEVER else command.expires_at,
+    )
+    return (*(TokenRevoked(id=token) for token in ended), TokenCreated(token=session))
+
+
+def _sessions(state: ClusterState, token: TokenId) -> list[Token]:
+    return [each for each in state.tokens.values() if each.session_of == token]
+
+
 def join(state: ClusterState, command: JoinNode, now: Instant) -> Answer:
     """Admit the key of a node (K4)."""
     node, shown = NodeName(command.token.node), state.tokens.get(command.join)
@@ -97,10 +140,7 @@ def join(state: ClusterState, command: JoinNode, now: Instant) -> Answer:
             copied = "`identity.json` and `joining.json` in the agent's data folder"
             hint = f"each node makes a key of its own: remove {copied}, and join again"
             return refuse("key_in_use", message, hint)
-        most = state.policy.tokens_max
-        return _full(state, 0, most - most // _RESERVED_PART) or (
-            NodeJoined(token=command.token, joined_with=shown.id),
-        )
+        return _full(state, 0, _unreserved(state)) or (NodeJoined(token=command.token, joined_with=shown.id),)
     if known.digest == command.token.digest:
         return ()
     if shown.created_at <= known.created_at:
@@ -117,7 +157,8 @@ def join(state: ClusterState, command: JoinNode, now: Instant) -> Answer:
 def revoke(state: ClusterState, command: RevokeToken) -> Answer:
     """Admit the end of a token."""
     if command.id in state.tokens:
-        return (TokenRevoked(id=command.id),)
+        # The last one names the command in the audit trail.
+        return (*(TokenRevoked(id=each.id) for each in _sessions(state, command.id)), TokenRevoked(id=command.id))
     # A token given in place of its id must not be repeated where refusals are read.
     named = command.id if _ID.fullmatch(command.id) else "of that id"
     hint = "`stoker token list` shows the ids; what was revoked before or has expired isn't among them"

@@ -99,6 +99,8 @@ def _admit_sharing(state: ClusterState, command: Sharing, now: Instant) -> Answe
             return tenant.set_pools(state, command)
         case commands.CreateToken():
             return access.create(state, command, now)
+        case commands.OpenSession():
+            return access.open_session(state, command, now)
         case commands.RevokeToken():
             return access.revoke(state, command)
         case commands.JoinNode():

@@ -33,7 +33,7 @@ def apply_job(state: ClusterState, event: events.JobEvent, at: Instant, by: Prin
         case events.JobSubmitted():
             assert event.job == state.next_job_id, f"job {event.job} where {state.next_job_id} is next"
             state.next_job_id = JobId(event.job + ids_taken(event.spec.array))
-            state.put_job(_submitted(event, at, by))
+            state.put_job(submitted_job(event, at, by))
         case events.JobPlaced():
             state.put_job(_placed(state.jobs[event.job], event, at))
         case events.TaskStarted():
@@ -95,7 +95,8 @@ def _started_on(state: ClusterState, name: NodeName) -> None:
         state.put_node(replace(node, failed_starts=(), pauses=0))
 
 
-def _submitted(event: events.JobSubmitted, at: Instant, by: Principal) -> Job:
+def submitted_job(event: events.JobSubmitted, at: Instant, by: Principal) -> Job:
+    """Return the record that a submit makes."""
     spec = event.spec
     job = Job(id=event.job, uid=event.uid, spec=spec, by=by, submitted_at=at, blocked=bool(spec.after), met=event.met)
     if spec.hold:

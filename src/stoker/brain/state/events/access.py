@@ -21,12 +21,18 @@ def _created_fields(event: "TokenCreated") -> Fields:
     return {"token": token.id, "role": token.role, "tenant": token.tenant, "user": token.user}
 
 
+def _created_note(token: Token) -> SubjectNote:
+    if token.session_of:
+        return SubjectNote("sign_in", token.session_of, f"session {token.id}", token.tenant)
+    return SubjectNote("token_create", token.id, token_text(token), token.tenant)
+
+
 class TokenCreated(msgspec.Struct, frozen=True, kw_only=True, tag="token_created"):
     row: ClassVar["Row[TokenCreated]"] = Row(
         wakes=False,
         audience=Audience.ADMINS,
         log=LogLine("token_created", _created_fields),
-        audit=lambda event: SubjectNote("token_create", event.token.id, token_text(event.token), event.token.tenant),
+        audit=lambda event: _created_note(event.token),
         public=lambda event: replace(event, token=replace(event.token, digest="")),
     )
 

@@ -1,0 +1,198 @@
+// Who held which GPU when: a lane for each GPU, by node, and a bar for each time that a job held it.
+import { now, rest, span as words } from "./page.js";
+
+const canvas = document.getElementById("gantt");
+const tip = document.getElementById("tip");
+const SPANS = { "1h": 3600e3, "6h": 21600e3, "1d": 86400e3, "7d": 604800e3 };
+const LANE = 9, HEAD = 16, TOP = 20, LEFT = 0;
+let told = null, chosen = "1h", from = 0, to = 0, follows = true, boxes = [], at = -1;
+
+const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+const dark = matchMedia("(prefers-color-scheme: dark)");
+// Neighbours in number are far apart in colour.
+const hue = (job) => (Number.parseInt(job, 10) * 137.508) % 360;
+const FAILED = ["failed", "timeout", "out_of_memory", "node_failed", "lost"];
+
+function reset() {
+  const whole = SPANS[chosen];
+  // A quarter of the width is for what is planned.
+  [from, to] = [now() - whole * 0.8, now() + whole * 0.2];
+  follows = true;
+}
+
+function draw() {
+  if (!told) return;
+  if (follows) {
+    const width = to - from;
+    [from, to] = [now() - width * 0.8, now() + width * 0.2];
+  }
+  const width = canvas.clientWidth || 600;
+  const tops = new Map();
+  let y = TOP;
+  for (const [name, count] of told.nodes) {
+    tops.set(name, [y, count]);
+    y += HEAD + count * LANE + 6;
+  }
+  const height = Math.max(80, y);
+  const scale = devicePixelRatio || 1;
+  canvas.width = Math.round(width * scale);
+  canvas.height = Math.round(height * scale);
+  canvas.style.height = `${height}px`;
+  const pen = canvas.getContext("2d");
+  pen.setTransform(scale, 0, 0, scale, 0, 0);
+  pen.clearRect(0, 0, width, height);
+  const x = (time) => LEFT + ((time - from) / (to - from)) * (width - LEFT);
+  pen.font = "11px system-ui, sans-serif";
+  // times
+  const steps = [60e3, 300e3, 600e3, 1800e3, 3600e3, 7200e3, 21600e3, 43200e3, 86400e3];
+  const step = steps.find((each) => (each / (to - from)) * width > 70) ?? 86400e3;
+  const shift = new Date().getTimezoneOffset() * 60e3;
+  const label = new Intl.DateTimeFormat(undefined, step >= 43200e3 ? { month: "short", day: "numeric" } : { hour: "2-digit", minute: "2-digit" });
+  for (let time = Math.ceil((from - shift) / step) * step + shift; time < to; time += step) {
+    pen.fillStyle = css("--line");
+    pen.fillRect(x(time), TOP - 4, 1, height);
+    pen.fillStyle = css("--faint");
+    pen.fillText(label.format(time), x(time) + 3, 11);
+  }
+  for (const [name, [top, count]] of tops) {
+    pen.fillStyle = css("--faint");
+    pen.fillText(name, 2, top + 11);
+    pen.fillStyle = css("--hover");
+    pen.fillRect(0, top + HEAD, width, count * LANE);
+  }
+  boxes = [];
+  for (const bar of told.bars) {
+    const place = tops.get(bar.node);
+    if (!place) continue;
+    const start = Date.parse(bar.start), end = bar.end ? Date.parse(bar.end) : bar.planned ? to : now();
+    const [left, right] = [Math.max(0, x(start)), Math.min(width, Math.max(x(end), x(start) + 2))];
+    if (right < 0 || left > width) continue;
+    if (bar.planned) {
+      pen.strokeStyle = css("--wait");
+      pen.setLineDash([4, 3]);
+      pen.strokeRect(left, place[0] + HEAD + 1, Math.max(3, right - left), place[1] * LANE - 3);
+      pen.setLineDash([]);
+      boxes.push([left, place[0] + HEAD, Math.max(4, right - left), place[1] * LANE, bar]);
+      continue;
+    }
+    const failed = FAILED.includes(bar.state);
+    pen.fillStyle = failed ? "#d2473e" : `hsl(${hue(bar.job)} ${dark.matches ? 48 : 55}% ${dark.matches ? 58 : 52}%)`;
+    for (const lane of bar.gpus.length ? bar.gpus : []) {
+      const top = place[0] + HEAD + lane * LANE;
+      pen.fillRect(left, top, Math.max(1, right - left), LANE - 1);
+      boxes.push([left, top, Math.max(3, right - left), LANE, bar]);
+    }
+  }
+  pen.fillStyle = css("--accent");
+  pen.fillRect(x(now()), TOP - 4, 1.5, height);
+  if (at >= 0 && boxes[at]) {
+    pen.strokeStyle = css("--text");
+    pen.strokeRect(boxes[at][0], boxes[at][1], boxes[at][2], boxes[at][3] - 1);
+  }
+}
+
+const under = (event) => {
+  for (let k = boxes.length - 1; k >= 0; k -= 1) {
+    const [x, y, w, h] = boxes[k];
+    if (event.offsetX >= x && event.offsetX <= x + w && event.offsetY >= y && event.offsetY < y + h) return k;
+  }
+  return -1;
+};
+let drag = null;
+canvas.addEventListener("pointerdown", (event) => {
+  drag = { x: event.clientX, from, to, moved: false };
+  canvas.setPointerCapture(event.pointerId);
+});
+canvas.addEventListener("pointerup", () => {
+  const was = drag;
+  drag = null;
+  if (was && !was.moved && at >= 0) location.assign(`/jobs/${encodeURIComponent(boxes[at][4].job)}`);
+});
+canvas.addEventListener("pointermove", (event) => {
+  if (drag) {
+    const by = ((event.clientX - drag.x) / canvas.clientWidth) * (drag.to - drag.from);
+    if (Math.abs(event.clientX - drag.x) > 4) drag.moved = true;
+    if (drag.moved) {
+      [from, to] = [drag.from - by, drag.to - by];
+      follows = false;
+      draw();
+    }
+    return;
+  }
+  at = under(event);
+  tip.hidden = at < 0;
+  if (at >= 0) {
+    const bar = boxes[at][4];
+    const end = bar.end ? Date.parse(bar.end) : now();
+    tip.textContent = `${bar.job} ${bar.name}\n${[bar.user, bar.tenant].filter(Boolean).join(", ")}\n${bar.planned ? `planned on ${bar.node}, at the latest ${new Date(bar.start).toLocaleString()}` : `${bar.node}, ${bar.gpus.length} GPUs, ${words(end - Date.parse(bar.start))}, ${bar.state.replaceAll("_", " ")}`}`;
+    tip.style.left = `${Math.min(event.pageX + 12, scrollX + document.documentElement.clientWidth - tip.offsetWidth - 8)}px`;
+    tip.style.top = `${event.pageY + 14}px`;
+  }
+  draw();
+});
+canvas.addEventListener("pointerleave", () => {
+  at = -1;
+  tip.hidden = true;
+  draw();
+});
+function zoom(factor, part = 0.8) {
+  const middle = from + (to - from) * part;
+  const width = Math.min(30 * 86400e3, Math.max(60e3, (to - from) * factor));
+  [from, to] = [middle - width * part, middle + width * (1 - part)];
+  draw();
+}
+canvas.addEventListener("wheel", (event) => {
+  if (!event.ctrlKey) return;
+  event.preventDefault();
+  follows = false;
+  zoom(event.deltaY > 0 ? 1.2 : 1 / 1.2, event.offsetX / canvas.clientWidth);
+}, { passive: false });
+canvas.addEventListener("keydown", (event) => {
+  const by = { ArrowLeft: -0.2, ArrowRight: 0.2 }[event.key];
+  if (by) {
+    event.preventDefault();
+    const width = to - from;
+    [from, to] = [from + by * width, to + by * width];
+    follows = false;
+    draw();
+  } else if (event.key === "+") zoom(1 / 1.5);
+  else if (event.key === "-") zoom(1.5);
+});
+document.getElementById("zoom-in").addEventListener("click", () => zoom(1 / 1.5));
+document.getElementById("zoom-out").addEventListener("click", () => zoom(1.5));
+document.getElementById("zoom-now").addEventListener("click", () => {
+  reset();
+  draw();
+});
+for (const each of document.querySelectorAll("[data-span]")) {
+  each.addEventListener("click", () => {
+    chosen = each.dataset.span;
+    for (const other of document.querySelectorAll("[data-span]")) other.setAttribute("aria-pressed", String(other === each));
+    reset();
+    ask();
+  });
+}
+let asking = false, asked = 0;
+async function ask() {
+  if (asking || document.hidden) return;
+  asking = true;
+  asked = performance.now();
+  try {
+    told = await rest("GET", `/timeline/bars?span=${chosen}`);
+    document.getElementById("gantt-about").textContent = told.more ? "(of very many jobs the newest)" : "";
+    draw();
+  } catch {
+    // The page says that it is stale.
+  }
+  asking = false;
+}
+document.addEventListener("tick", (event) => event.detail.topics.includes("job") && performance.now() - asked > 2000 && ask());
+document.addEventListener("visibilitychange", () => !document.hidden && ask());
+new ResizeObserver(draw).observe(canvas);
+setInterval(() => {
+  if (document.hidden) return;
+  if (performance.now() - asked > 10000) ask();
+  else if (follows) draw();
+}, 1000);
+reset();
+ask();
