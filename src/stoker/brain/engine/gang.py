@@ -66,7 +66,8 @@ def number_ranks(draft: Draft, fits: Sequence[NodeFit], demand: Demand) -> list[
     """Return what each rank holds, in rank order. Nothing is taken from the draft yet."""
     if len(fits) == 1 == demand.tasks and not demand.shares:  # most often
         node = fits[0].node
-        (uuids,) = choose_gpus(suitable_gpus(draft.free[node].gpus, demand), demand.gpu_count, 1)
+        gpus = without_suspects(suitable_gpus(draft.free[node].gpus, demand), demand.gpu_count, 1)
+        (uuids,) = choose_gpus(gpus, demand.gpu_count, 1)
         return [TaskPlacement(rank=0, node=node, gpus=uuids, cpus=demand.cpus, memory_mb=demand.memory_mb)]
     placements: list[TaskPlacement] = []
     for each in sorted(fits) if len(fits) > 1 else fits:
