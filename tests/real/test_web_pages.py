@@ -1,5 +1,8 @@
 """Pages of a real cluster in a real browser: they are alive, do what they say, and run nobody's text."""
 
+import os
+import subprocess
+import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +16,7 @@ from stoker.wire.client import Client, JobBody
 from stoker.wire.rest.token import NewTokenBody
 from tests.real.control_process import ControlProcess
 from tests.real.pages import PATIENCE_MS, SHAPES, Visitor, chromium, findings
-from tests.real.pair_process import Pair
+from tests.real.pair_process import Pair, until
 from tests.real.up_process import UpProcess
 from tools.web_tasks import CLICKS_MAX, PAGE, table, tried
 
@@ -308,3 +311,32 @@ def test_pages_survive_a_killed_control_plane_with_their_session_and_end_with_it
         expect(pages[-1].locator("#stale")).to_contain_text("Your session is over")
         made.close()
         assert [each for each in made.complaints if "ERR_" not in each] == []
+
+
+@pytest.mark.heavy
+def test_login_gets_a_token_from_the_browser_in_which_somebody_is_signed_in(browser: Browser, tmp_path: Path) -> None:
+    with ControlProcess(tmp_path / "control") as control:
+        with control.client() as client:
+            shown = client.create_token(NewTokenBody(role=Role.USER, tenant="default", user="ada"))
+        made = Visitor(browser, control.url, **SHAPES["wide"])
+        made.sign_in(shown.token)
+        opener = tmp_path / "opener"
+        opener.write_text(f'#!/bin/sh\nprintf %s "$1" > {tmp_path}/part && mv {tmp_path}/part {tmp_path}/address\n')
+        opener.chmod(0o755)
+        environ = {**os.environ, "BROWSER": f"{opener} %s", "XDG_CONFIG_HOME": str(tmp_path)}
+        words = [sys.executable, "-m", "stoker"]
+        login = subprocess.Popen([*words, "login", control.url, "--browser"], env=environ, stderr=subprocess.PIPE)
+        until((tmp_path / "address").exists, lambda: "no browser was opened")
+        page = made.page
+        page.goto((tmp_path / "address").read_text())
+        page.click("#yes")
+        expect(page.locator("body")).to_contain_text("Commands are signed in")
+        _, said = login.communicate(timeout=60)
+        assert login.returncode == 0, said
+        whoami = [*words, "status"]
+        assert subprocess.run(whoami, env=environ, capture_output=True, timeout=60, check=False).returncode == 0
+        with control.client() as client:
+            client.revoke_token(shown.id)
+        done = subprocess.run(whoami, env=environ, capture_output=True, timeout=60, check=False)
+        assert b"token_unknown" in done.stderr
+        made.close()

@@ -1,10 +1,14 @@
 """Signing in and out of the pages: the rules of `web.sign_in`, of the cookie and of the guard (O3, O4)."""
 
+import base64
+from hashlib import sha256
+from html import unescape
+
 import pytest
 
 from stoker.brain.domain.access import SESSIONS_PER_TOKEN_MAX
-from tests.api.http.people import People
-from tests.api.http.plane import Plane
+from tests.api.http.people import People, Person
+from tests.api.http.plane import Plane, Reply
 from tests.web.browsers import Browser, code_of, signed_in
 
 
@@ -142,3 +146,34 @@ async def test_where_no_token_is_wanted_there_is_nothing_to_sign_in_to(plane: Pl
     assert "No token is wanted here" in await browser.page("/login")
     assert "Cluster" in await browser.page("/")
     assert (await browser.ask("GET", "/queue", accept="text/html", host="evil.example")).status == 403
+
+
+async def test_commands_are_signed_in_by_a_page_for_a_code_that_is_good_once_with_its_verifier(people: People) -> None:
+    browser, verifier = await signed_in(people.anna), "v" * 43
+    challenge = base64.urlsafe_b64encode(sha256(verifier.encode()).digest()).rstrip(b"=").decode()
+    page = await browser.page(f"/command-login?port=4000&challenge={challenge}&state=s")
+    assert "waits at port 4000" in page
+    assert "isn't whole" in unescape(await browser.page("/command-login?port=x"))
+    asked = {"challenge": challenge}
+    assert code_of(await browser.change("POST", "/command-login", asked, stoker_csrf="")) == "csrf_missing"
+    assert code_of(await Browser(people.plane).ask("POST", "/command-login", asked)) == "token_missing"
+
+    async def exchange(code: str, shown: str) -> Reply:
+        return await people.plane.ask("POST", "/command-login/token", {"code": code, "verifier": shown})
+
+    stolen = (await browser.change("POST", "/command-login", asked)).json["code"]
+    assert code_of(await exchange(stolen, "w" * 43)) == "token_unknown"
+    assert code_of(await exchange(stolen, verifier)) == "token_unknown", "one wrong try is the only one"
+    code = (await browser.change("POST", "/command-login", asked)).json["code"]
+    token = (await exchange(code, verifier)).json["token"]
+    assert code_of(await exchange(code, verifier)) == "token_unknown"
+    command = Person(people.plane, token)
+    assert (await command.get("/api/v1/whoami")).json["principal"] == (await people.anna.get("/api/v1/whoami")).json[
+        "principal"
+    ]
+    assert (await command.submit(hold=True)).isdigit()
+    browser.cookie = f"{browser.cookie.partition('=')[0]}={token}"
+    assert code_of(await browser.ask("GET", "/session")) == "session_ended", "it is good in no cookie"
+    assert code_of(await Browser(people.plane).ask("POST", "/login", {"token": token})) == "token_unknown"
+    await people.anna.revoke()
+    assert code_of(await command.get("/api/v1/whoami")) == "token_unknown"

@@ -64,14 +64,16 @@ class Access:
                 return OWNER
             raise self._unknown() if _is_bearer(authorization) else _token_missing()
         token = self._token(digest_of(text))
-        if token is None or self._is_over(token) or token.session_of:  # K7
+        if token is None or self._is_over(token) or (token.session_of and not token.for_commands):  # K7
             raise self._unknown()
         return _caller_of(token)
 
     def session(self, text: str) -> Caller | None:
         """Return the caller whose browser sent this text in the cookie of a session; None = that is over (K7)."""
         token = self._token(digest_of(text))
-        return None if token is None or self._is_over(token) or not token.session_of else _caller_of(token)
+        if token is None or self._is_over(token) or not token.session_of or token.for_commands:
+            return None
+        return _caller_of(token)
 
     def node(self, name: NodeName, key_digest: str, proved_until: Instant) -> Caller:
         """Return the node that showed a certificate for this key. Raises: StokerError `node_key_unknown`."""

@@ -10,12 +10,26 @@ from starlette.types import Scope
 from stoker.brain.domain.errors import Refusal
 from stoker.control.control_plane import ControlPlane
 from stoker.control.settings import OidcSettings
-from stoker.web import activity, cluster, control_planes, job, node, queue, sign_in, submit, tenant, ticks, timeline
+from stoker.web import (
+    activity,
+    cluster,
+    command_login,
+    control_planes,
+    job,
+    node,
+    queue,
+    sign_in,
+    submit,
+    tenant,
+    ticks,
+    timeline,
+)
 from stoker.web.assets import PREFIX
 from stoker.web.identity import BACK, BEGIN, IdentityProvider, IdentitySignIn
 from stoker.web.site import Site
 
-_NOUNS = (cluster, queue, job, submit, node, tenant, timeline, activity, control_planes, sign_in, ticks)
+_NOUNS = (cluster, queue, job, submit, node, tenant, timeline, activity, control_planes, sign_in, command_login, ticks)
+_OPEN = frozenset({*sign_in.OPEN, BEGIN, BACK, command_login.EXCHANGE, "/favicon.ico"})
 
 
 class WebPages:
@@ -43,10 +57,14 @@ class WebPages:
         return self._routes
 
     def is_open(self, path: str) -> bool:
-        return path in (*sign_in.OPEN, BEGIN, BACK) or path == "/favicon.ico" or path.startswith(f"{PREFIX}/")
+        return (
+            path in (*sign_in.OPEN, BEGIN, BACK, command_login.EXCHANGE)
+            or path == "/favicon.ico"
+            or path.startswith(f"{PREFIX}/")
+        )
 
     def asks_itself(self, method: str, path: str) -> bool:
-        return method == "POST" and path in sign_in.OWN
+        return method == "POST" and path in (*sign_in.OWN, command_login.PAGE)
 
     def refusal(self, scope: Scope, refusal: Refusal) -> Response | None:
         return self._site.refusal(scope, refusal)

@@ -70,6 +70,8 @@ class Token(msgspec.Struct, frozen=True, kw_only=True):
     session_of: TokenId = NO_TOKEN_ID
     """Of a session of the web pages: the token that was shown to open it, with which it ends. The session's own text is
     in a browser's cookie, and is good there alone. Empty = it is a token."""
+    for_commands: bool = False
+    """True = a session of commands on a person's machine: its text is sent as a token, and is good in no cookie."""
     comment: str = ""
     created_at: Instant = NEVER
     """Set when its event is applied."""

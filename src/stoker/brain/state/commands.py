@@ -335,6 +335,8 @@ class OpenSession(_Command, frozen=True, kw_only=True):
     digest: str
     expires_at: Instant
     """At the latest; it ends with the token that was shown."""
+    for_commands: bool = False
+    """True = of commands on a person's machine, and not of a browser."""
 
 
 class RevokeToken(_Command, frozen=True, kw_only=True):

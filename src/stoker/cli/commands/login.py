@@ -25,10 +25,13 @@ if TYPE_CHECKING:
     type=click.Path(exists=True, dir_okay=False),
     help="Certificates of the authority to trust, as PEM. [default: the one that the token names, or the system's]",
 )
+@click.option(
+    "--browser", is_flag=True, help="Open the web page, and get a token of 12 hours for who is signed in there."
+)
 @token_options
 @output_options
 @click.pass_context
-def login(ctx: click.Context, servers: str, ca_file: str | None, form: str) -> None:
+def login(ctx: click.Context, servers: str, ca_file: str | None, form: str, *, browser: bool) -> None:
     """Keep a server and a token for later commands, once the server has proved who it is.
 
     A token from `stoker token create` names the authority of its cluster, which is looked up in the server's
@@ -40,13 +43,19 @@ def login(ctx: click.Context, servers: str, ca_file: str | None, form: str) -> N
       stoker login https://head.example.org:8080 --token-file token
       stoker login https://a.example.org:8080,https://b.example.org:8080 --token T
       stoker login https://stoker.example.org --token T --ca ca.pem
+      stoker login https://stoker.example.org --browser
     """
     from msgspec.structs import replace
 
     from stoker.cli.wiring.settings import UserSettings, read_user_settings, write_user_settings
     from stoker.wire.client import Client
 
-    token = given_token(ctx) or _asked_for(ctx)
+    if browser:
+        from stoker.cli.wiring.browser_login import token_by_browser
+
+        token = token_by_browser(servers.split(",")[0], ca_file or "")
+    else:
+        token = given_token(ctx) or _asked_for(ctx)
     path = Path(config_path())
     kept = read_user_settings(str(path)) if path.exists() else UserSettings()
     with Client(servers, token=token, ca_file=ca_file or "", insecure=is_insecure(kept)) as client:

@@ -112,7 +112,8 @@ def open_session(state: ClusterState, command: OpenSession, now: Instant) -> Ans
         tenant=shown.tenant,
         user=shown.user,
         session_of=shown.id,
-        comment="session of the web pages",
+        for_commands=command.for_commands,
+        comment=f"session of {'commands' if command.for_commands else 'the web pages'}",
         expires_at=min(command.expires_at, shown.expires_at) if shown.expires_at != NEVER else command.expires_at,
     )
     return (*(TokenRevoked(id=token) for token in ended), TokenCreated(token=session))
