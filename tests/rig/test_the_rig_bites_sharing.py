@@ -103,7 +103,7 @@ def what_is_not_lent_is_borrowed(patch: Patch) -> None:
 
 
 def whose_turn_it_is_does_not_matter(patch: Patch) -> None:
-    patch.setattr(QuotaOrder, "standing", lambda order, shape: FIRST)
+    patch.setattr(QuotaOrder, "_standing_by", lambda order, known: FIRST)
 
 
 def nothing_is_kept_for_who_is_owed(patch: Patch) -> None:
