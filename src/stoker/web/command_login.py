@@ -78,7 +78,7 @@ class CommandLogins:
         """Ask whether commands on this machine may be signed in."""
         query = request.query_params
         port = query.get("port", "")
-        good = port.isdigit() and 0 < int(port) < 65_536 and len(query.get("challenge", "")) == 43
+        good = port.isascii() and port.isdigit() and 0 < int(port) < 65_536 and len(query.get("challenge", "")) == 43
         return {"good": good, "port": port, "signed_in": caller_of(request).token != NO_TOKEN_ID}
 
     async def give(self, request: Request) -> Response:
