@@ -21,6 +21,7 @@ from stoker.agent.runner.process import fork_server
 
 FORK_SERVER = fork_server.PROCESS_NAME.decode()
 START_S_MAX = 120.0
+_TICK_MS = 1000 / os.sysconf("SC_CLK_TCK")
 
 
 def free_port() -> int:
@@ -138,6 +139,36 @@ def tree_rss_mib(root: int) -> dict[str, list[float]]:
             found["fork server"].append(mib)
         elif b"agent" in argv and b"stoker" in argv:
             found["agent"].append(mib)
+    return found
+
+
+def cpu_ms(root: int) -> dict[int, tuple[str, float]]:
+    """Each process of a `stoker up` with its kind and the milliseconds of CPU that it has used; what ended counts as
+    its parent's, under `children`, with the runner's number negated."""
+    seen: dict[int, tuple[int, str, float, float]] = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            argv, name = (entry / "cmdline").read_bytes().split(b"\0"), (entry / "comm").read_text().strip()
+            threads = [(thread / "schedstat").read_text().split()[0] for thread in (entry / "task").iterdir()]
+        except OSError:
+            continue
+        kind = "fork server" if name == FORK_SERVER else "control" if int(entry.name) == root else "agent"
+        if b"stoker.agent.runner" in argv:
+            kind = "guard" if name == PROCESS_NAME else "runner"
+        own_ms = sum(map(int, threads)) / 1e6
+        seen[int(entry.name)] = (int(fields[1]), kind, own_ms, (int(fields[13]) + int(fields[14])) * _TICK_MS)
+    found: dict[int, tuple[str, float]] = {}
+    for pid, (_, kind, own_ms, children_ms) in seen.items():
+        above = pid
+        while above in seen and above != root:
+            above = seen[above][0]
+        if above == root:
+            found[pid] = (kind, own_ms)
+            if kind == "runner":
+                found[-pid] = ("children", children_ms)
     return found
 
 

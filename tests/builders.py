@@ -299,7 +299,7 @@ class Cluster:
                 yield RunningJob(id_, job.spec.shape, job.spec.priority, ends_by, attempt.stop is not None, tasks)
 
     def releases(self, node: NodeName, now: Instant) -> list[FutureRelease]:
-        known = {gpu.uuid: gpu for gpu in self.nodes[node].inventory.gpus}
+        known = self.nodes[node].gpus_by_uuid
         found = []
         for each in self.running(now):
             attempt = self.jobs[each.job].live_attempt

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stoker.adapters.gpu_probe.devices import NO_INSTANCES
 from stoker.adapters.gpu_probe.nvml_answers import NvmlReading, read_answer
 
 MIB = 1 << 20
@@ -40,7 +41,7 @@ def test_every_value_of_a_plain_gpu_is_read() -> None:
     (found,) = reading.gpus
     assert (found.uuid, found.index, found.model) == ("GPU-0aaaaaaa", 0, "NVIDIA H100 80GB HBM3")
     assert found.memory_mb == 81_559
-    assert (reading.faults, reading.divided, reading.unread) == ((), (), ())
+    assert (reading.faults, reading.divided, reading.unread) == ((), {}, ())
 
 
 def test_no_gpu_is_an_answer() -> None:
@@ -60,6 +61,8 @@ def test_no_gpu_is_an_answer() -> None:
         ({"uuid": ("GPU-\x1b[2J\n", "")}, "its UUID is 'GPU- [2J'"),
         ({"uuid": ("GPU-0aaaaaaa", "")}, "its UUID GPU-0aaaaaaa was already listed for another GPU"),
         ({"memory": (999, "Unknown Error")}, "it doesn't tell its memory: Unknown Error"),
+        ({"uuid": ("MIG-1aaaaaaa", "")}, "its UUID is 'MIG-1aaaaaaa'"),
+        ({"mig": (999, "Unknown Error")}, "it doesn't tell whether it has MIG instances: Unknown Error"),
         ({"memory": (2**63, "")}, "its memory is 8796093022208 MiB"),
     ],
 )
@@ -112,7 +115,7 @@ def test_n7_mig_instances_are_devices_with_a_parent_and_come_last() -> None:
     divided = gpu(0, mig=(1, ""), instances=[instance(0), instance(2)])
     reading = whole(divided, gpu(1, mig=(0, "")), gpu(2, mig=(1, ""), instances=[]))
     assert [found.index for found in reading.gpus] == [0, 1, 2, 1_000, 1_002]
-    assert reading.divided == ("GPU-0aaaaaaa", "GPU-2aaaaaaa")
+    assert reading.divided == {"GPU-0aaaaaaa": "", "GPU-2aaaaaaa": NO_INSTANCES}
     last = reading.gpus[-1]
     assert (last.uuid, last.parent, last.bus) == ("MIG-2bbbbbbb", "GPU-0aaaaaaa", "00000000:00:00.0")
     assert (last.model, last.memory_mb) == ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", 9_728)
@@ -136,11 +139,13 @@ def test_n7_the_profile_is_the_drivers_or_made_of_its_slices(changed: dict[str, 
 
 def test_n7_an_instance_that_cannot_be_read_is_a_fault_and_hides_no_other() -> None:
     bad = [instance(0, uuid=(2, "Invalid Argument")), instance(1), instance(2, uuid=("MIG-1bbbbbbb", ""))]
-    reading = whole(gpu(0, mig=(1, ""), instances=bad))
-    assert [found.index for found in reading.gpus] == [0, 1_001]
+    bad.append(instance(3, uuid=("GPU-1aaaaaaa", "")))
+    reading = whole(gpu(0, mig=(1, ""), instances=bad), gpu(1))
+    assert [found.index for found in reading.gpus] == [0, 1, 1_001]
     assert faults(reading) == [
         "GPU 0:0: its MIG instance can't be used: Invalid Argument",
         "GPU 0:2: its MIG instance can't be used: its UUID is 'MIG-1bbbbbbb'",
+        "GPU 0:3: its MIG instance can't be used: its UUID is 'GPU-1aaaaaaa'",
     ]
 
 

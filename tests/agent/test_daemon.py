@@ -4,7 +4,7 @@ import asyncio
 
 from msgspec.structs import replace
 
-from stoker.agent.instructions import CHECKPOINT_DIR
+from stoker.agent.instructions import CALLS_MAX, CHECKPOINT_DIR
 from stoker.agent.ports import NoFolders
 from stoker.brain.domain.ids import Epoch, JobId
 from stoker.brain.domain.job import EndCause
@@ -144,13 +144,15 @@ async def test_a_start_from_an_earlier_stream_is_dropped() -> None:
     runner.start_s = 1.0
     async with Node(runner=runner) as node:
         await node.connected()
-        node.control.tell(start(key(1)))
-        node.control.tell(start(key(2)))  # waits behind the first when the stream breaks
+        for job in range(1, CALLS_MAX + 1):
+            node.control.tell(start(key(job)))
+        node.control.tell(start(key(CALLS_MAX + 1)))  # waits behind the others when the stream breaks
         await asyncio.sleep(0.5)
         node.control.break_stream()
         await node.connected(streams=2)
         await asyncio.sleep(60)
-        assert [task.start.key for task in runner.starts if task.start.key == key(2)] == []
+        assert len(runner.starts) == CALLS_MAX
+        assert [task.start.key for task in runner.starts if task.start.key == key(CALLS_MAX + 1)] == []
 
 
 @on_virtual_time

@@ -95,6 +95,34 @@ def test_which_errors_drain_is_the_sites_to_say() -> None:
     assert Node(xids_drain=(79,)).look(replace(WELL, xids=(94,)), OTHER) == ["0 suspect xid"]
 
 
+def test_a_warm_gpu_is_suspect_until_it_is_clearly_cooler_and_no_numbers_move_it() -> None:
+    """Thermal headroom: others are preferred to it, and each change is an event."""
+    node = Node()
+    assert node.look(replace(WELL, temperature_c=84), OTHER) == []
+    for celsius in (85, 89, 81, 86):
+        assert node.look(replace(WELL, temperature_c=celsius), OTHER) == ["0 suspect warm"]
+    assert (node.changes, node.one.offered, node.one.ends_work) == (1, True, False)
+    assert node.look(replace(WELL, temperature_c=90), OTHER) == ["0 drained hot"]
+    cooler = replace(WELL, temperature_c=79)
+    assert node.look(cooler, OTHER, times=CLEAN_LOOKS) == []
+    assert node.look(replace(WELL, temperature_c=86), OTHER) == ["0 suspect warm"]
+    assert node.look(cooler, OTHER, times=CLEAN_LOOKS) == []
+    assert Node(hot_c=0).look(replace(WELL, temperature_c=99), OTHER) == []
+    unknown = replace(WELL, temperature_c=None), replace(OTHER, temperature_c=None)
+    assert Node(hot_c=4).look(*unknown) == [], "what isn't told is no temperature"
+
+
+def test_a_warm_gpu_comes_back_clean_as_soon_as_any_other() -> None:
+    node, warm = Node(), replace(WELL, temperature_c=87)
+    assert node.look(replace(warm, processes=(GpuProcess(7, 5),)), OTHER) == ["0 drained process"]
+    assert node.look(warm, OTHER) == []
+    assert node.look(warm, OTHER) == ["0 suspect warm"]
+    assert node.look(replace(warm, fault="GPU is lost"), OTHER) == ["0 drained lost"]
+    assert node.look(warm, OTHER) == ["0 repairing lost"]
+    assert node.look(warm, OTHER, times=CLEAN_LOOKS) == ["0 suspect warm"]
+    assert node.look(replace(warm, xids=(999,)), OTHER) == ["0 suspect xid"], "what is graver is told"
+
+
 def test_a_hot_gpu_is_offered_again_only_once_it_is_clearly_cooler() -> None:
     node = Node(hot_c=90)
     assert node.look(replace(WELL, temperature_c=90), OTHER) == ["0 drained hot"]
@@ -129,14 +157,29 @@ def test_a_gpu_that_was_dirty_after_an_error_stays_out_until_the_error_is_old() 
     assert node.look(replace(WELL, xids=(999,)), OTHER) == ["0 repairing xid"], "a lesser one doesn't let it back in"
 
 
+def test_an_error_that_makes_a_gpu_suspect_alone_keeps_it_out_for_nothing_else() -> None:
+    node = Node(error_clean_s=60.0)
+    assert node.look(replace(WELL, xids=(999,)), OTHER) == ["0 suspect xid"]
+    assert node.look(replace(WELL, memory_used_mb=9_999), OTHER) == ["0 drained memory"]
+    assert node.look() == ["0 suspect xid"], "as it was"
+    assert node.look(replace(WELL, fault="GPU is lost"), OTHER) == ["0 drained lost"]
+    assert node.look() == ["0 repairing lost"]
+    assert node.look(times=CLEAN_LOOKS - 1) == ["0 suspect xid"]
+    assert node.look(times=9) == [], "the error is old"
+
+
 def test_after_a_task_its_end_names_faults_that_may_have_caused_it() -> None:
     node = Node()
     node.look()
     ended = (replace(WELL, xids=(31,)), replace(OTHER, ecc_errors=6))
-    said = node.health.judge_ended(ended, Instant(1), 6.0)
-    assert (said, node.told) == ("GPU 1 (GPU-b): 1 more uncorrected memory errors", ["1 drained ecc"])
-    assert node.health.judge_ended((replace(WELL, fault="GPU is lost"),), Instant(1), 7.0).endswith("GPU is lost")
-    assert node.health.judge_ended((replace(WELL, uuid=GpuUuid("GPU-c"), xids=(31,)),), Instant(1), 7.0) == ""
+    node.health.judge_ended(ended, Instant(1), 6.0)
+    assert node.told == ["1 drained ecc"]
+    assert node.health.faults_of((A, B)) == "GPU 1 (GPU-b): 1 more uncorrected memory errors"
+    assert node.health.faults_of((A,)) == ""
+    node.health.judge_ended((replace(WELL, fault="GPU is lost"),), Instant(1), 7.0)
+    assert node.health.faults_of((A,)) == "GPU 0 (GPU-a): GPU is lost"
+    node.health.judge_ended((replace(WELL, uuid=GpuUuid("GPU-c"), xids=(31,)),), Instant(1), 7.0)
+    assert node.health.faults_of((GpuUuid("GPU-c"),)) == ""
 
 
 def test_an_agent_that_starts_anew_knows_what_ailed_its_gpus() -> None:

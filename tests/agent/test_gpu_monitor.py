@@ -37,14 +37,19 @@ class Driver:
         self.released_at = 0
         """The look from which on what was killed has left it."""
         self.xids: tuple[int, ...] = ()
+        self.uuids = [A, B]
+        """By their indexes."""
+        self.takes_s = 0.0
 
     async def __call__(self, indexes: Sequence[int] | None, held: Collection[GpuUuid]) -> GpuLook:
         self.asked_at.append(SimClock().mono())
         self.held = tuple(held)
+        if self.takes_s:
+            await SimClock().sleep(self.takes_s)
         if self.fault is not None:
             raise self.fault
         self.looks += 1
-        rows = [GpuSample(uuid=uuid, index=i, utilization_percent=self.percent) for i, uuid in enumerate((A, B))]
+        rows = [GpuSample(uuid=uuid, index=i, utilization_percent=self.percent) for i, uuid in enumerate(self.uuids)]
         used = self.used_mb.pop(0) if len(self.used_mb) > 1 else self.used_mb[0]
         rows[0] = msgspec.structs.replace(
             rows[0], memory_used_mb=used, releasing=self.looks < self.released_at, xids=self.xids
@@ -132,13 +137,33 @@ async def test_a_gpu_is_quiet_for_as_long_as_the_same_tasks_hold_it_and_none_com
 async def test_a_gpu_is_released_as_soon_as_it_is_clean() -> None:
     driver = Driver()
     gpus, _ = monitor(driver)
-    assert await gpus.released((A,), went_well=True) == "", "nothing can be said before the first look"
     await gpus.look({})
     driver.used_mb = [9_000, 9_000, 3]
     began = SimClock().mono()
     assert await gpus.released((A,), went_well=True) == ""
     assert (driver.looks, gpus.health.conditions) == (4, ())
     assert SimClock().mono() - began < 0.5
+
+
+@on_virtual_time
+async def test_of_a_task_that_ended_while_no_agent_was_here_the_gpu_is_looked_at_first() -> None:
+    driver = Driver()
+    gpus, _ = monitor(driver)
+    driver.used_mb, driver.takes_s = [9_000], 0.5
+    release = asyncio.ensure_future(gpus.released((A,), went_well=True))
+    await running(gpus, {}, 2.0)
+    assert not release.done()
+    await running(gpus, {}, 10.0)
+    assert (release.done(), [each.kind for each in gpus.health.conditions]) == (True, ["memory"])
+
+
+@on_virtual_time
+async def test_where_no_look_ever_succeeds_no_end_is_held_up() -> None:
+    driver = Driver()
+    for driver.fault in (OSError("NVML hangs"), NothingToAsk("no library")):
+        gpus, _ = monitor(driver)
+        await running(gpus, {}, 1.0)
+        assert await gpus.released((A,), went_well=True) == ""
 
 
 @on_virtual_time
@@ -183,6 +208,30 @@ async def test_an_end_names_the_error_that_was_found_with_it_unless_it_went_well
     assert await gpus.released((A,), went_well=False) == "GPU 0 (GPU-a): the driver reports XID 79"
     assert await gpus.released((A,), went_well=True) == ""
     assert [each.kind for each in gpus.health.conditions] == ["xid"]
+
+
+@on_virtual_time
+async def test_g7_an_end_names_a_gpu_that_is_not_listed_any_more() -> None:
+    driver = Driver()
+    gpus, _ = monitor(driver)
+    await gpus.look({})
+    driver.uuids = [A]
+    gone = "GPU 1 (GPU-b): it isn't listed any more"
+    assert await gpus.released((B,), went_well=False) == gone, "its program noticed first"
+    await running(gpus, {B: [JOB]}, 20.0)
+    assert await gpus.released((B,), went_well=False) == gone, "the newest look doesn't know it any more"
+    assert await gpus.released((B,), went_well=True) == await gpus.released((A,), went_well=False) == ""
+
+
+@on_virtual_time
+async def test_a_gpu_in_the_place_of_one_that_is_gone_is_not_judged_for_it() -> None:
+    """Without the first GPU the driver counts the others anew."""
+    driver = Driver()
+    gpus, _ = monitor(driver)
+    await gpus.look({})
+    driver.uuids, driver.used_mb = [B], [9_000]
+    assert await gpus.released((A,), went_well=False) == "GPU 0 (GPU-a): it isn't listed any more"
+    assert [each.uuid for each in gpus.health.conditions] == [A], "the other is its task's"
 
 
 @on_virtual_time

@@ -296,6 +296,9 @@ def test_an_instance_that_is_lost_under_a_task_stays_known_to_the_cluster() -> N
     told = describe(AgentSettings(), NodeName("n1"), "uid", divided(0), "1", [lost]).inventory
     assert (len(told.gpus), told.gpus[-1].parent) == (2, "GPU-1")
     assert told.gpu_fault == "MIG-7: drained: it isn't listed"
+    found = replace(divided(0), faults=(GpuFault(where="GPU 1:7", error="MIG-7 isn't listed any more"),))
+    told = describe(AgentSettings(), NodeName("n1"), "uid", found, "1", [lost]).inventory
+    assert told.gpu_fault == "GPU 1:7: MIG-7 isn't listed any more", "once is enough"
 
 
 @on_virtual_time

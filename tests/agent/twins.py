@@ -79,12 +79,13 @@ class TwinSession:
         if self.broken.is_set():
             raise LinkDown("twin: the stream is broken")
 
-    async def send(self, report: Report) -> None:
+    async def send(self, *reports: Report) -> None:
         self._check()
-        self.reports.append(report)
-        if isinstance(report, Beat) and self.control.answers_beats:
-            epoch = self.control.answer_epoch or self.epoch
-            self.down.put_nowait(BeatAnswered(sequence=report.sequence, epoch=epoch))
+        for report in reports:
+            self.reports.append(report)
+            if isinstance(report, Beat) and self.control.answers_beats:
+                epoch = self.control.answer_epoch or self.epoch
+                self.down.put_nowait(BeatAnswered(sequence=report.sequence, epoch=epoch))
 
     async def instructions(self) -> AsyncGenerator[Instruction | BeatAnswered, None]:
         while True:
@@ -104,13 +105,13 @@ class TwinSession:
             taking.cancel()
             broken.cancel()
 
-    async def finish(self, finished: TaskFinished) -> None:
+    async def finish(self, *ends: TaskFinished) -> None:
         self._check()
         await asyncio.sleep(self.control.commit_s)
         self._check()
         if self.control.loses_ends:
             raise LinkDown("twin: no answer")
-        self.control.finished.append(finished)
+        self.control.finished.extend(ends)
         if self.control.loses_answers:
             raise LinkDown("twin: the answer was lost")
 

@@ -206,6 +206,23 @@ async def many_ends_may_be_under_way_at_once(bench: Bench) -> None:
     await session.close()
 
 
+async def what_is_sent_together_arrives_whole_and_in_order(bench: Bench) -> None:
+    session = await opened(bench)
+    jobs = [await submit(bench, gpus=0) for _ in range(3)]
+    instructions = session.instructions()
+    keys = [(await first(instructions)).key for _ in jobs]
+    assert [key.job for key in keys] == jobs
+    said = (Started(key=key, at=Instant(5), pid=77) for key in keys)
+    await session.send(*said, Beat(sequence=1, ending=(keys[2],)))
+    state = bench.control.committer.state
+    await until(lambda: state.jobs[jobs[2]].state is JobState.STOPPING)
+    assert [state.jobs[job].state for job in jobs[:2]] == [JobState.RUNNING] * 2
+    await session.finish(*(finished(key, code=code) for code, key in enumerate(keys)))
+    assert [state.jobs[job].exit_code for job in jobs] == [0, 1, 2]
+    assert bench.control.committer.durable >= state.position
+    await session.close()
+
+
 async def giving_up_on_an_end_leaves_the_stream_alone(bench: Bench) -> None:
     session = await opened(bench)
     _, key = await started(bench, session)
@@ -333,6 +350,7 @@ RULES: Final[tuple[Callable[[Bench], Awaitable[None]], ...]] = (
     the_answer_to_an_end_means_that_it_is_durable,
     a_repeated_end_is_answered_like_the_first,
     many_ends_may_be_under_way_at_once,
+    what_is_sent_together_arrives_whole_and_in_order,
     giving_up_on_an_end_leaves_the_stream_alone,
     a_refused_agent_learns_why,
     a_stream_that_begins_without_inventory_is_ended,

@@ -69,4 +69,4 @@ def test_every_fault_of_the_families_that_concern_jobs_agents_and_gpus_has_a_row
 
 def test_what_is_left_for_later_says_which_capability_it_waits_for() -> None:
     waits = {row.rsplit(": ", 1)[1] for row in ROWS if ": later: " in row}
-    assert waits <= {"services", "slurm", "suspend", "kubernetes", "topology", "idle jobs"}
+    assert waits <= {"services", "slurm", "suspend", "kubernetes", "topology", "idle jobs", "containers of a job's own"}

@@ -62,7 +62,10 @@ class Daemon:
             self._started(words, log, dict(os.environ))
 
     def _started(self, words: list[str], log: IO[bytes], env: dict[str, str]) -> None:
-        self._process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env)
+        # conmon leaves a file `oom` where its engine was started.
+        self._process = subprocess.Popen(
+            words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env, cwd=self.folder
+        )
         until = time.monotonic() + START_S_MAX
         while self._docker("version").returncode != 0:
             if self._process.poll() is not None or time.monotonic() > until:

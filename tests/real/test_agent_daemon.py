@@ -317,4 +317,5 @@ def test_agent_and_runner_stay_small(control: ControlProcess, agent: AgentProces
     print(f"agent {agent.rss_mb():.1f}, runner {rss_mb(agent.runner_pid):.1f}, guard {rss_mb(guard):.1f} MiB")
     assert rss_mb(guard) <= GUARD_RSS_MB_MAX
     assert agent.rss_mb() <= AGENT_RSS_MB_MAX
+    assert "libssl" not in Path(f"/proc/{agent.pid}/maps").read_text()
     assert rss_mb(agent.runner_pid) <= RUNNER_RSS_MB_MAX

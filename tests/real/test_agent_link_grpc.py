@@ -14,12 +14,16 @@ from stoker.agent.identity import root_shown
 from stoker.agent.link_grpc import _REFUSALS, GrpcLink
 from stoker.agent.ports import LinkDown
 from stoker.brain.domain.errors import StokerError
+from stoker.brain.domain.ids import JobId
+from stoker.brain.domain.instruction import TaskKey
+from stoker.brain.domain.report import Beat
 from stoker.control.control_plane import active
 from stoker.control.control_ports import ControlPorts
 from stoker.control.settings import GrpcSettings
 from stoker.live.control_plane import LiveControlPlane, recover_control
 from stoker.live.rpc.server import RpcServer
 from stoker.live.settings.control import ControlSettings
+from stoker.wire import agent_codec as codec
 from stoker.wire.gen import agent_pb2 as pb
 from stoker.wire.gen import agent_pb2_grpc
 from tests.contracts import link as contract
@@ -108,6 +112,76 @@ async def test_a_server_that_accepts_and_says_nothing_is_given_up() -> None:
             await GrpcLink([f"127.0.0.1:{port}"], register_timeout_s=0.5).connect(contract.registration())
         given_up.set()
         await closed.wait()
+
+
+class Peer(agent_pb2_grpc.SchedulerServiceServicer):
+    """A control plane that says which messages came."""
+
+    def __init__(self, *, batches: bool) -> None:
+        self.batches = batches
+        self.over = asyncio.Event()
+        self.reports: list[int] = []
+        """How many reports each message had."""
+        self.ends: list[int] = []
+
+    async def RegisterAgent(self, request: pb.RegisterRequest, context: object) -> pb.RegisterResponse:
+        return pb.RegisterResponse(epoch=1, session="s", batches=self.batches)
+
+    async def Heartbeat(
+        self, request_iterator: AsyncIterator[pb.AgentReport], context: aio.ServicerContext
+    ) -> AsyncIterator[pb.ControlMessage]:
+        stops = [pb.ControlMessage(stop=pb.Stop(key=pb.TaskKey(job=job, attempt=1))) for job in (1, 2)]
+        assert ("stoker-batches", "1") in (context.invocation_metadata() or ())
+        stops[0].more.append(stops[1])
+        yield stops[0]
+        async for report in request_iterator:
+            self.reports.append(1 + len(report.more))
+        await self.over.wait()
+
+    async def TaskFinished(self, request: pb.TaskFinishedRequest, context: object) -> pb.TaskFinishedResponse:
+        self.ends.append(1 + len(request.more))
+        return pb.TaskFinishedResponse(epoch=1)
+
+    async def Logs(self, request_iterator: AsyncIterator[pb.LogChunk], context: object) -> AsyncIterator[pb.LogRequest]:
+        await self.over.wait()
+        yield pb.LogRequest()
+
+
+@pytest.mark.parametrize("batches", [True, False], ids=["of this version", "older"])
+async def test_a_control_plane_gets_several_reports_and_ends_in_one_message_only_if_it_reads_them(
+    batches: bool,
+) -> None:
+    """An older one would ignore all but the first, and a lost end would hold its GPUs for ever."""
+    peer, server = Peer(batches=batches), aio.server()
+    agent_pb2_grpc.add_SchedulerServiceServicer_to_server(peer, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        session = await GrpcLink([f"127.0.0.1:{port}"]).connect(contract.registration())
+        instructions = session.instructions()
+        assert [(await anext(instructions)).key.job for _ in range(2)] == [1, 2]
+        await session.send(*(Beat(sequence=number) for number in range(3)))
+        await session.finish(*(contract.finished(TaskKey(JobId(job), 1, 0)) for job in range(1, 4)))
+        assert peer.ends == ([3] if batches else [1, 1, 1])
+        await contract.until(lambda: sum(peer.reports) == 3)
+        assert peer.reports == ([3] if batches else [1, 1, 1])
+        await session.close()
+    finally:
+        peer.over.set()
+        await server.stop(0)
+
+
+async def test_an_agent_that_does_not_read_several_instructions_of_a_message_gets_each_by_itself() -> None:
+    async with serving() as bench, aio.insecure_channel(bench.link.addresses.all[0]) as channel:
+        stub = agent_pb2_grpc.SchedulerServiceStub(channel)
+        welcome = await stub.RegisterAgent(codec.encode_registration(contract.registration()))
+        call = stub.Heartbeat(metadata=aio.Metadata(("stoker-session", welcome.session)))
+        jobs = [await contract.submit(bench, gpus=0) for _ in range(3)]
+        await call.write(pb.AgentReport(tasks=pb.TaskInventory(boot_id="b")))
+        came = [await call.read() for _ in jobs]
+        assert [message.start.key.job for message in came] == jobs
+        assert not any(message.more for message in came)
+        call.cancel()
 
 
 async def test_an_instruction_that_makes_no_sense_breaks_the_stream_by_name() -> None:

@@ -38,6 +38,7 @@ class Stage:
             each.chmod(0o777)
         (self.readable / "known").write_text("known\n")
         self.agent = AgentProcess(folder / "node-1", control)
+        self.agent.from_scratch = True  # what it imports, and what not, is part of it
         allowed = f"['{self.data}', '{self.readable}:ro']"
         self.agent.add(
             f"executor: {{kinds: [process, container], "
@@ -350,10 +351,11 @@ def test_an_engine_that_goes_away_is_a_reason_of_the_node_and_of_who_waits_until
     until(lambda: not alive(pid), "without live restore it ends with its engine")
     until(lambda: "container" not in node(stage)["executors"], "the node says so", within_s=60)
     assert "doesn't answer" in node(stage)["containers_fault"]
-    status, refused = stage.control.ask("POST", "/api/v1/jobs", {"command": ["true"], "image": IMAGE})
-    assert (status, refused["code"]) == (422, "no_container_runtime")
-    assert "node-1 would, but" in refused["hint"]
+    waits = stage.submit(["true"])
+    until(lambda: job(stage.control, waits)["reason"]["code"] == "no_container_node", "it waits for the engine")
+    assert "node node-1 would, but" in job(stage.control, waits)["reason"]["message"]
     stage.docker.start()
+    until_state(stage.control, waits, "succeeded")
     ended = until_state(stage.control, one, *FINAL)
     assert ended["state"] == "node_failed", ended["reason"]
     assert "container engine" in ended["attempts"][-1]["tasks"][0]["error"]

@@ -114,7 +114,7 @@ def test_nobody_at_the_address_is_one_error_and_the_rest_is_not_asked(tmp_path: 
 def test_a_cluster_that_runs_is_healthy_and_said_to_be_line_by_line(tmp_path: Path) -> None:
     with UpProcess(tmp_path, "--nodes", "1", "--gpus-per-node", "1") as up:
         env = {"STOKER_SERVER": up.url}
-        joined = ("ok", "1 nodes: 1 ready")
+        joined = ("ok", "1 node: 1 ready")
         # What else is said of nodes is of this machine, such as one on which no cgroup can be made.
         until(lambda: of(doctor(tmp_path, env=env)[1], "nodes")[:1] == [joined], what="a node that is ready")
         status, answer = doctor(tmp_path, env=env)

@@ -69,6 +69,7 @@ NOTHING_RUN = {
     "docs/howto/recover-a-damaged-log.md",
     "docs/howto/run-as-daemons.md",
     "docs/howto/set-up-a-pair.md",
+    "docs/howto/use-the-web-page.md",
 }
 """G7."""
 

@@ -30,6 +30,7 @@ def test_the_local_example_starts_both_daemons_and_ends_with_nothing_left(tmp_pa
         "STOKER": str(stoker),
         "HTTP_PORT": str(free_port()),
         "GRPC_PORT": str(free_port()),
+        "NODE_PORT": str(free_port()),
         "DATA": str(tmp_path),
     }
     script = str(LOCAL / "run.sh")

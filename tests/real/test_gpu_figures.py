@@ -110,7 +110,16 @@ def test_t5_each_mig_instance_is_a_sample_and_what_is_wrong_with_its_gpu_is_wron
     stub.tell(gpu_1_handle="!15")
     (lost,) = sampler((2_003,)).samples
     assert (lost.uuid, lost.fault) == (mig_uuid(1, 3), "GPU is lost")
-    stub.tell("1.handle", gpu_1_mig="0")
+    for gone in ("gpu_1_migs", "gpu_1_mig.3.uuid"):
+        stub.tell("1.handle", **{gone: "!999"})
+        (lost,) = sampler((2_003,)).samples
+        assert (lost.uuid, lost.fault) == (mig_uuid(1, 3), "Unknown Error")
+        stub.tell(**{"gpu_1_migs": "3", "gpu_1_mig.3.uuid": mig_uuid(1, 3)})
+    stub.tell(gpu_1_mig="!999")
+    (unknown,) = sampler((2_003,)).samples
+    assert (unknown.uuid, unknown.fault) == (mig_uuid(1, 3), "")
+    assert unknown.unanswered == "its GPU doesn't tell its MIG instances: Unknown Error"
+    stub.tell(gpu_1_mig="0")
     look = sampler()
     assert ([sample.index for sample in look.samples], look.divided) == ([0, 1, 2, 3], ())
 

@@ -1,14 +1,25 @@
-"""The same view gives the same plan in every process, whatever order its sets and dictionaries hash in.
+"""The same view gives the same plan in every process and Python, whatever order its sets and dictionaries hash in.
 
 A set of node names that is iterated, or a `max` with equal keys over one, gives another plan in another process; two
 control planes replaying one log would then disagree.
+
+Other versions of Python are those that are found as `python3.12` and the like and have msgspec, or that OTHER_PYTHONS
+names, separated by colons:
+
+    OTHER_PYTHONS=/tmp/venv3.12/bin/python python -m pytest tests/real/test_hash_seeds_engine.py
 """
 
 import os
+import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
+import pytest
+
+VERSIONS: Final = ("3.11", "3.12", "3.13")
 _ROOT = Path(__file__).parents[2]
 _DECIDE = """
 import hashlib, random
@@ -37,14 +48,35 @@ print(len(told), hashlib.blake2b("".join(told).encode()).hexdigest())
 """
 
 
-def _digest(hash_seed: str) -> str:
+def _digest(hash_seed: str, python: str = sys.executable) -> str:
     env = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": f"{_ROOT / 'src'}{os.pathsep}{_ROOT}"}
     done = subprocess.run(
-        [sys.executable, "-c", _DECIDE], env=env, cwd=_ROOT, capture_output=True, text=True, timeout=60, check=False
+        [python, "-c", _DECIDE], env=env, cwd=_ROOT, capture_output=True, text=True, timeout=60, check=False
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
+def _other_pythons() -> Sequence[str]:
+    """Interpreters of other versions than this one that can run the engine, one for each version."""
+    named = os.environ.get("OTHER_PYTHONS", "").split(os.pathsep)
+    known = {sys.version_info[:2]: ""}
+    for python in filter(None, (*named, *(shutil.which(f"python{version}") for version in VERSIONS))):
+        asked = [python, "-c", "import msgspec, sys; print(*sys.version_info[:2])"]
+        said = subprocess.run(asked, capture_output=True, text=True, timeout=60, check=False)
+        if said.returncode == 0:
+            major, minor = map(int, said.stdout.split())
+            known.setdefault((major, minor), python)
+    return [python for python in known.values() if python]
+
+
 def test_two_hash_seeds_give_the_same_plans() -> None:
     assert _digest("1") == _digest("2") == _digest("31337") != ""
+
+
+@pytest.mark.heavy
+def test_other_versions_of_python_give_the_same_plans() -> None:
+    others = _other_pythons()
+    if not others:
+        pytest.skip("no other version of Python here has msgspec: name one in OTHER_PYTHONS")
+    assert {python: _digest("1", python) for python in others} == dict.fromkeys(others, _digest("2"))

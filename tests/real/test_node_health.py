@@ -79,6 +79,10 @@ def test_what_ails_a_node_keeps_work_from_that_part_alone_is_told_everywhere_and
                 said.write_text(f"{words}\n")
                 until(lambda fault=fault: node(control)["fault"] == fault, f"the node says: {fault}")
                 assert node(control)["health"]["state"] == "drained"
+            check.chmod(0o757)
+            open_to_others = f"health.check: {check} may be changed by others (mode 757)"
+            until(lambda: node(control)["fault"].startswith(open_to_others), "such a program is never run")
+            check.chmod(0o755)
             until(lambda: not sleeps(), "what it left in a session of its own has ended with it")
             control.ask("POST", "/api/v1/nodes/n1/drain", {"reason": "new RAM"})
             said.write_text("0\n")
@@ -86,7 +90,11 @@ def test_what_ails_a_node_keeps_work_from_that_part_alone_is_told_everywhere_and
             assert node(control)["drain"] == "new RAM", "what a person drained stays drained"
             control.ask("POST", "/api/v1/nodes/n1/resume", {})
             agent.kill()
-            script.write_text(GPUS)
+            script.write_text(f"{GPUS}faults: [{{kind: hot, gpu: 2, temperature_c: 87}}]\n")
             agent.start()
             until_state(control, waits, "succeeded")
-            until(lambda: ailing(control) == {}, "it was cool for long enough")
+            until(lambda: ailing(control) == {2: "suspect warm"}, "one was cool for long enough, another is near it")
+            cool = submit(control, "true", gpu_count=3)
+            until_state(control, cool, "succeeded")
+            (task,) = job(control, cool)["attempts"][0]["tasks"]
+            assert [gpu["device_index"] for gpu in node(control)["gpus"] if gpu["uuid"] not in task["gpus"]] == [2]

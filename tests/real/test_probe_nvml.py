@@ -96,6 +96,8 @@ def test_memory_is_asked_by_version_2_and_by_version_1_where_that_is_not_known(
         ({"gpu_1_name": "!16"}, "00000000:11:00.0: the driver says 'GPU requires restart'"),
         ({"gpu_1_memory": "18446744073709551615"}, "00000000:11:00.0: its memory is 17592186044415 MiB"),
         ({"gpu_1_mig": "!15"}, "00000000:11:00.0: the driver says 'GPU is lost'"),
+        ({"gpu_1_mig": "1", "gpu_1_migs": "!15"}, "00000000:11:00.0: the driver says 'GPU is lost'"),
+        ({"gpu_1_mig": "!999"}, "00000000:11:00.0: it doesn't tell whether it has MIG instances: Unknown Error"),
     ],
 )
 def test_one_gpu_that_answers_garbage_or_is_lost_between_two_calls_hides_no_other(
@@ -123,6 +125,9 @@ def test_of_a_gpu_with_mig_switched_on_its_instances_are_offered_and_without_any
     assert (last.model, last.gpu_instance, last.compute_instance) == (f"{MODEL} MIG 1g.10gb", 10, 0)
     assert [fault.where for fault in result.faults] == [uuid(2)]
     assert "MIG is on, and it has no MIG instance to offer" in result.faults[0].error
+    stub.tell(gpu_2_migs="!999")
+    told = faults(NvmlProbe().probe())
+    assert told == [f"GPU 2:{slot}: its MIG instance can't be used: Unknown Error" for slot in range(7)]
 
 
 @pytest.mark.parametrize(

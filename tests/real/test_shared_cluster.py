@@ -118,6 +118,7 @@ def test_a_cluster_that_strangers_share_is_set_up_by_the_documents_and_nothing_o
         cluster = SharedCluster(users, tmp_path, pair, ports)
         ann, bob, operator = cluster.ann, cluster.bob, cluster.operator
 
+        until(lambda: any("secret_key_received" in half.output() for half in pair.halves), pair.story)
         ann("secret", "set", "hub", typed="UNSEEN-SECRET\n")
         go_on = users.folder / "go-on"
         waits = f"id -un; until [ -e {go_on} ]; do sleep 0.2; done"

@@ -120,9 +120,9 @@ def watched(cluster: PairCluster) -> Iterator[None]:
     def carrying_out(name: str) -> "mock._patch[Any]":
         real = getattr(InstructionExecutor, name)
 
-        async def carried_out(orders: InstructionExecutor, instruction: Instruction) -> None:
+        def carried_out(orders: InstructionExecutor, instruction: Instruction) -> object:
             pair.carried_out(orders._ports.telemetry.who, instruction)  # type: ignore[attr-defined]  # the rig's
-            await real(orders, instruction)
+            return real(orders, instruction)
 
         return mock.patch.object(InstructionExecutor, name, carried_out)
 

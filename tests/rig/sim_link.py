@@ -214,10 +214,11 @@ class SimSession:
         if self._broken:
             raise LinkDown(self._broken)
 
-    async def send(self, report: Report) -> None:
+    async def send(self, *reports: Report) -> None:
         await self._gate.passed()
         self._check()
-        self._line_up.put(report)
+        for report in reports:
+            self._line_up.put(report)
 
     async def instructions(self) -> AsyncGenerator[Instruction | BeatAnswered, None]:
         while (instruction := await self._down.get()) is not None:
@@ -225,7 +226,7 @@ class SimSession:
             yield instruction
         raise LinkDown(self._broken)
 
-    async def finish(self, finished: TaskFinished) -> None:
+    async def finish(self, *ends: TaskFinished) -> None:
         network, served, node = self._network, self.served, self._stream.node
         await self._gate.passed()
         self._check()
@@ -234,9 +235,9 @@ class SimSession:
         if network.entropy.jitter(0, 1) < network.lossy:
             raise LinkDown("the request was lost")
         try:
-            await network.call(node, served, served.sessions.finished(finished))
+            await network.call(node, served, served.sessions.finished(*ends))
             if network.entropy.jitter(0, 1) < network.lossy:
-                await network.call(node, served, served.sessions.finished(finished))
+                await network.call(node, served, served.sessions.finished(*ends))
         except StokerError as error:
             raise LinkDown(error.refusal.message) from error
         if network.entropy.jitter(0, 1) < network.lossy:

@@ -54,6 +54,7 @@ gpus = st.builds(
     memory_mb=big,
     simulated=st.booleans(),
     parent=text.map(GpuUuid),
+    suspect=st.booleans(),
 )
 conditions = st.builds(
     GpuCondition,
@@ -348,7 +349,7 @@ def test_every_field_of_every_noun_is_on_the_wire() -> None:
     drawn: dict[type[msgspec.Struct], int] = {
         Inventory: 26,
         GpuCondition: 6,
-        Gpu: 6,
+        Gpu: 7,
         TaskStatus: 5,
         TaskInventory: 3,
         Started: 3,

@@ -19,6 +19,7 @@ from stoker.brain.domain.container import EngineFault, EngineInfo, ListedContain
 
 if TYPE_CHECKING:
     from aiodocker import Docker
+    from aiohttp import UnixConnector
 
 ASK_S: Final = 20.0
 _ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64", "armv7l": "arm", "i686": "386"}
@@ -47,11 +48,14 @@ class DockerEngine:
         self._socket = socket
         self._registry_auth = registry_auth
         self._docker: Docker | None = None
+        self._connector: UnixConnector | None = None
 
     async def close(self) -> None:
         """Close the connections."""
         if self._docker is not None:
             await self._docker.close()
+        if self._connector is not None:
+            await self._connector.close()
 
     async def info(self) -> EngineInfo:
         """Return what the engine says of itself. Raises: EngineFault."""
@@ -140,8 +144,11 @@ class DockerEngine:
     def _api(self) -> "Docker":
         if self._docker is None:
             from aiodocker import Docker
+            from aiohttp import UnixConnector
 
-            self._docker = Docker(url=f"unix://{self._socket}")
+            # No connection is kept: it would still be answered when nobody else can reach the engine any more.
+            self._connector = UnixConnector(self._socket, force_close=True)
+            self._docker = Docker(url="unix://localhost", connector=self._connector)
         return self._docker
 
 
@@ -164,8 +171,11 @@ async def _translated() -> AsyncIterator[None]:
     try:
         yield
     except DockerError as error:
-        status = 0 if error.status == _UNREACHABLE else error.status
-        raise EngineFault(" ".join(str(error.message).split()), status) from error
+        if error.status != _UNREACHABLE:
+            raise EngineFault(" ".join(str(error.message).split()), error.status) from error
+        cause = error.__context__
+        words = cause.strerror if isinstance(cause, OSError) and cause.strerror else str(error.message)
+        raise EngineFault(words) from error
     except (ClientError, OSError, ValueError) as error:
         if isinstance(error, TimeoutError):
             raise

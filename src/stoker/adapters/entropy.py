@@ -4,7 +4,6 @@ The only module that draws randomness; everything else gets ids, seeds and jitte
 """
 
 import random
-import secrets
 from typing import Final
 
 _SEED_BITS: Final = 63
@@ -23,7 +22,7 @@ class SystemEntropy:
         return str(uuid_utils.uuid7())
 
     def seed(self) -> int:
-        return secrets.randbits(_SEED_BITS)
+        return self._dice.getrandbits(_SEED_BITS)
 
     def jitter(self, low: float, high: float) -> float:
         assert low <= high, f"empty range: {low=} {high=}"

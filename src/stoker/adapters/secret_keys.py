@@ -47,7 +47,7 @@ class SecretKeys:
         Raises: StokerError `secret_key_unusable`.
         """
         if first:
-            self._make()
+            self.make()
         name, key = next(iter(self._known().items()))
         sealed = AESSIV(key).encrypt(value, [label.encode()])
         return SealedValue(key=name, text=b64encode(sealed).decode())
@@ -90,7 +90,8 @@ class SecretKeys:
         except OSError as fault:
             raise self._unwritable(fault) from fault
 
-    def _make(self) -> None:
+    def make(self) -> None:
+        """Make the file with a first key, where there is none (Y1). Raises: StokerError `secret_key_unusable`."""
         folder = self._path.parent
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)

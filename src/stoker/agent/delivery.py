@@ -2,7 +2,8 @@
 
 Rules: D1  an end is offered until the control plane answers that it has it on disk, over any number of reconnects
        D2  only then may the runner forget it
-       D3  one end that isn't answered holds up no other, up to `WORKERS` of them
+       D3  ends that wait are sent together; but one that isn't answered holds up no other, up to `WORKERS` of them:
+           what wasn't acknowledged is sent again each by itself
        D4  repeating is safe: a late or repeated end is acknowledged and changes nothing
        D6  an end that is held back is offered once it no longer is
        D7  the end of a task is held back until its GPUs are clean, or the node is registered without those that aren't
@@ -25,6 +26,8 @@ from stoker.brain.domain.report import TaskFinished
 
 WORKERS: Final = 16
 """The control plane commits in groups, so sixteen in flight fill a group without crowding it."""
+TOGETHER_MAX: Final = 16
+"""Ends of one message."""
 PAUSE_FIRST_S: Final = 1.0
 PAUSE_CEILING_S: Final = 5.0
 """Shorter than the link's: while the link is down nobody tries, and once it is up GPUs wait for these."""
@@ -97,26 +100,41 @@ class Delivery:
 
     async def _work(self) -> None:
         while True:
-            key = await self._queue.get()
-            await self._deliver(key, Backoff(self._ports.entropy, first_s=PAUSE_FIRST_S, ceiling_s=PAUSE_CEILING_S))
-            if self._under_way.pop(key):
-                self.offer(key)
+            keys = [await self._queue.get()]
+            while len(keys) < TOGETHER_MAX and not self._queue.empty():
+                keys.append(self._queue.get_nowait())
+            await self._deliver(keys, Backoff(self._ports.entropy, first_s=PAUSE_FIRST_S, ceiling_s=PAUSE_CEILING_S))
 
-    async def _deliver(self, key: TaskKey, backoff: Backoff) -> None:
-        while True:
-            session = await self._session()
-            over = self._observed.offered.get(key)
-            if over is None:
-                return  # a new runner's inventory no longer has it: the control plane had acknowledged it
-            self._under_way[key] = False
-            try:
-                await session.finish(TaskFinished(node=self._node, key=key, end=over.end))
-            except LinkDown:
-                await self._ports.clock.sleep(backoff.next_s())
-                continue
+    async def _deliver(self, keys: Sequence[TaskKey], backoff: Backoff) -> None:
+        left = await self._send(keys)
+        while left:
+            await self._ports.clock.sleep(backoff.next_s())
+            left = [key for still in await asyncio.gather(*(self._send([key]) for key in left)) for key in still]
+
+    async def _send(self, keys: Sequence[TaskKey]) -> Sequence[TaskKey]:
+        """Send ends once, together; return those that may not have arrived."""
+        session = await self._session()
+        ends = {key: over.end for key in keys if (over := self._observed.offered.get(key)) is not None}
+        for key in keys:
+            if key not in ends:  # a new runner's inventory no longer has it: the control plane had acknowledged it
+                self._done(key)
+        if not ends:
+            return ()
+        self._under_way.update(dict.fromkeys(ends, False))
+        try:
+            await session.finish(*(TaskFinished(node=self._node, key=key, end=end) for key, end in ends.items()))
+        except LinkDown:
+            return list(ends)
+        for key in ends:
             if not self._under_way[key]:
                 await self._settle(key)
-                return
+            self._done(key)
+        return ()
+
+    def _done(self, key: TaskKey) -> None:
+        """It is no longer under way, unless it was offered again meanwhile (D5)."""
+        if self._under_way.pop(key):
+            self.offer(key)
 
     async def _settle(self, key: TaskKey) -> None:
         in_runner = self._observed.settled(key)

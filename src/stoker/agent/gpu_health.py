@@ -5,10 +5,12 @@ It reads no clock and asks no device: the same looks give the same conditions.
 Rules: Q1  a GPU is lost once two looks in a row can't open it, or don't list it; what fails as a whole says nothing
        Q2  uncorrected memory errors count from the first look at the GPU; one more drains it, and so does an XID that
            `xids_drain` names. Other XIDs make it suspect, but for those that a program of a job causes (`XIDS_OF_JOBS`)
-       Q3  it is hot from `hot_c` on, and cool again below `hot_c` - `COOLER_C`
+       Q3  it is hot from `hot_c` on, and cool again below `hot_c` - `COOLER_C`; from `hot_c` - `HEADROOM_C` on it is
+           warm, which makes it suspect, until it is as cool as that
        Q4  a GPU that no task has is dirty while a process is on it, or more than `leftover_mb` of its memory is in use
        Q5  a dirty GPU is offered again as soon as it is clean; any other once `CLEAN_LOOKS` looks in a row found
-           nothing wrong, after an error not before `error_clean_s`, which doubles with each error within a day
+           nothing wrong, after an error that drains it not before `error_clean_s`, which doubles with each error within
+           a day
        Q8  one that doesn't answer where others do is kept back while no task has it; what else is known of it stays
        Q6  the words of a condition stay until its cause or its state changes, however its numbers move: each change is
            a new registration of the node
@@ -33,9 +35,10 @@ XIDS_OF_JOBS: Final = (13, 31, 43, 45, 68)
 LOOKS_MAX: Final = 2
 CLEAN_LOOKS: Final = 3
 COOLER_C: Final = 10
+HEADROOM_C: Final = 5
 ERROR_CLEAN_MAX_S: Final = 86_400.0
 _INSTANCE: Final = "MIG-"
-_NOT_LISTED: Final = "it isn't listed any more"
+NOT_LISTED: Final = "it isn't listed any more"
 _DIRT: Final = (HealthKind.PROCESS, HealthKind.MEMORY, HealthKind.UNANSWERED)
 
 Found = tuple[HealthKind, str]
@@ -63,6 +66,8 @@ class GpuError(msgspec.Struct, frozen=True, kw_only=True):
     until_s: float
     times: int = 1
     """Errors within a day of each other."""
+    drains: bool = True
+    """Whether it, or one before it that isn't old yet, keeps the GPU from new work. False = it is suspect only."""
 
 
 class HealthMemory(msgspec.Struct, kw_only=True):
@@ -108,7 +113,7 @@ class GpuHealth:
             if uuid not in here and self._is_taken_away(seen, look, here, held):
                 self._forget(uuid)
             elif uuid not in here:
-                here[uuid] = GpuSample(uuid=uuid, index=seen.index, parent=seen.parent, fault=_NOT_LISTED)
+                here[uuid] = GpuSample(uuid=uuid, index=seen.index, parent=seen.parent, fault=NOT_LISTED)
         for uuid in [*self.memory.conditions]:  # of an agent before this one too
             if uuid.startswith(_INSTANCE) and uuid not in here and self._is_over(uuid, held):
                 self._forget(uuid)
@@ -134,17 +139,21 @@ class GpuHealth:
         for table in (*tables, kept.conditions, kept.errors, kept.ecc):
             table.pop(uuid, None)
 
-    def judge_ended(self, samples: Iterable[GpuSample], now: Instant, mono_s: float) -> str:
-        """Take a look at GPUs whose task has just ended; return in words the faults that can have ended it."""
-        told = []
+    def judge_ended(self, samples: Iterable[GpuSample], now: Instant, mono_s: float) -> None:
+        """Take a look at GPUs whose task has just ended."""
         for sample in samples:
             fresh = self._new_error(sample, mono_s)
             found = (HealthKind.LOST, sample.fault) if sample.fault else fresh
             if found is not None and (found is not fresh or self._drains(sample, found)):
                 self._put(sample, HealthState.DRAINED, found, now)
-            known = self.memory.conditions.get(sample.uuid)
-            if known is not None and known.ends_work:
-                told.append(f"GPU {index_text(sample.index)} ({sample.uuid}): {known.reason}")
+
+    def faults_of(self, gpus: Collection[GpuUuid]) -> str:
+        """Return in words what these GPUs have that can have ended their task; empty = nothing."""
+        told = [
+            f"GPU {index_text(each.index)} ({each.uuid}): {each.reason}"
+            for each in self.conditions
+            if each.uuid in gpus and each.ends_work
+        ]
         return "; ".join(told)[:REASON_MAX]
 
     def dirt_of(self, sample: GpuSample) -> Found | None:
@@ -177,23 +186,32 @@ class GpuHealth:
                 return  # Q1
         fresh = self._new_error(sample, mono_s)
         found = fresh if fresh is not None and not sample.fault else self._cause(sample, is_held=is_held)
-        if found is None:
-            self._recover(sample, now, mono_s)
+        is_warm = found is not None and found[0] is HealthKind.WARM
+        if found is None or (is_warm and self._kind(uuid) not in (None, HealthKind.WARM)):
+            self._recover(sample, now, mono_s)  # warmth alone keeps nothing back that is well again
             return
         self._clean[uuid] = 0
-        if found is not fresh or self._drains(sample, found):
+        if not is_warm and (found is not fresh or self._drains(sample, found)):
             self._put(sample, HealthState.DRAINED, found, now)
-        elif uuid not in self.memory.conditions:
+        elif self._kind(uuid) in (None, HealthKind.WARM):
             self._put(sample, HealthState.SUSPECT, found, now)
 
     def _cause(self, sample: GpuSample, *, is_held: bool) -> Found | None:
         """What is wrong with it now, the gravest first."""
         if sample.fault:
             return HealthKind.LOST, sample.fault
-        hot_c, is_hot = self._rules.hot_c, self._kind(sample.uuid) is HealthKind.HOT
-        if hot_c and (sample.temperature_c or 0) >= (hot_c - COOLER_C if is_hot else hot_c):
-            return HealthKind.HOT, f"it has {sample.temperature_c} C; {hot_c} are too hot"
-        return None if is_held else self.dirt_of(sample)
+        hot_c, kind = self._rules.hot_c, self._kind(sample.uuid)
+        celsius = sample.temperature_c if hot_c else None
+        if celsius is not None and celsius >= (hot_c - COOLER_C if kind is HealthKind.HOT else hot_c):
+            return HealthKind.HOT, f"it has {celsius} C; {hot_c} are too hot"
+        dirt = None if is_held else self.dirt_of(sample)
+        if (
+            dirt is None
+            and celsius is not None
+            and celsius >= hot_c - (COOLER_C if kind is HealthKind.WARM else HEADROOM_C)
+        ):
+            return HealthKind.WARM, f"it is near {hot_c} C, from which on it is too hot for new work"
+        return dirt
 
     def _new_error(self, sample: GpuSample, mono_s: float) -> Found | None:
         """An error that no look before this has told (Q2)."""
@@ -210,8 +228,9 @@ class GpuHealth:
             last = self.memory.errors.get(sample.uuid)
             times = last.times + 1 if last and mono_s - last.at_s < ERROR_CLEAN_MAX_S else 1
             pause_s = min(self._rules.error_clean_s * 2 ** min(times - 1, 16), ERROR_CLEAN_MAX_S)
+            drains = self._drains(sample, found) or (last is not None and last.drains and mono_s < last.until_s)
             self.memory.errors[sample.uuid] = GpuError(
-                kind=found[0], reason=found[1], at_s=mono_s, until_s=mono_s + pause_s, times=times
+                kind=found[0], reason=found[1], at_s=mono_s, until_s=mono_s + pause_s, times=times, drains=drains
             )
         return found
 
@@ -225,14 +244,14 @@ class GpuHealth:
         if known is None:
             return
         self._clean[uuid] = self._clean.get(uuid, 0) + 1
-        waits = error is not None and mono_s < error.until_s
-        if known.kind in _DIRT and not waits:
-            del self.memory.conditions[uuid]
-        elif error is not None and waits:
+        waits = error if error is not None and mono_s < error.until_s else None
+        if waits is not None and (waits.drains or known.state is HealthState.SUSPECT):
             if known.state is not HealthState.SUSPECT:
-                self._put(sample, HealthState.REPAIRING, (error.kind, error.reason), now)
-        elif self._clean[uuid] >= CLEAN_LOOKS:
+                self._put(sample, HealthState.REPAIRING, (waits.kind, waits.reason), now)
+        elif known.kind in _DIRT or self._clean[uuid] >= CLEAN_LOOKS:
             del self.memory.conditions[uuid]
+            if waits is not None:
+                self._put(sample, HealthState.SUSPECT, (waits.kind, waits.reason), now)
         elif known.state is HealthState.DRAINED:
             self._put(sample, HealthState.REPAIRING, (known.kind, known.reason), now)
 

@@ -7,20 +7,22 @@ Rules: G1  a look that fails stops nothing: the figures grow old, and say how ol
            told is never quiet
        G4  a heartbeat has the figures of a look once, also of a look that found no GPU
        G5  the end of a task is told only when each GPU that no other task has is clean, or known not to be, so that the
-           node no longer offers it; a GPU may take `RELEASE_S` for that. Where no look has ever succeeded nothing can
-           be said, and nothing is held up
+           node no longer offers it; a GPU may take `RELEASE_S` for that. An agent's first look is waited for; where
+           none has ever succeeded nothing can be said, and nothing is held up
        G6  while a script says that what was killed is still leaving a GPU, the end of its task isn't told
-       G7  an end names the fault of a GPU that was found with it, if the task didn't end well
+       G7  an end names the fault of a GPU that was found with it, if the task didn't end well; a GPU that isn't listed
+           any more is lost once two looks in a row miss it
        G8  no GPU is called dirty whose task is just ending, or had begun or ended while the look was under way
 """
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
 
-from stoker.agent.gpu_health import Found, GpuHealth, HealthMemory, carried_over
+from stoker.agent.gpu_health import LOOKS_MAX, NOT_LISTED, Found, GpuHealth, HealthMemory, carried_over
 from stoker.agent.gpu_ports import Holders
 from stoker.agent.machine import GpuWatch
 from stoker.agent.runner.files import replace_file
@@ -94,6 +96,8 @@ class GpuMonitor:
         self._sent_at: Mono | None = None
         self._busy: dict[GpuUuid, tuple[tuple[TaskKey, ...], Mono]] = {}
         # Of each GPU that is held: by which tasks, and since when they have computed nothing.
+        self._is_looked = asyncio.Event()
+        # Set once a look has ended, well or not.
         self.figures: DeviceLook | None = None
         """Those of the newest look. None = none has succeeded."""
         self.clock_ahead_ms = 0
@@ -121,12 +125,17 @@ class GpuMonitor:
 
     async def look(self, holders: Holders) -> DeviceLook:
         """Look at every GPU now. Raises: OSError."""
-        look = await self._sample(None, holders.keys())
+        try:
+            look = await self._sample(None, holders.keys())
+        except OSError:
+            self._is_looked.set()
+            raise
         now = self._clock.mono()
         self.clock_ahead_ms = look.clock_ahead_ms
         readings = tuple(self._reading(sample, holders, now) for sample in look.samples if sample.uuid)
         self._busy = {uuid: busy for uuid, busy in self._busy.items() if uuid in holders}
         self.figures = DeviceLook(look.samples, readings, holders, now, look.simulated, look.divided)
+        self._is_looked.set()
         return self.figures
 
     async def released(self, gpus: Collection[GpuUuid], *, went_well: bool) -> str:
@@ -134,54 +143,60 @@ class GpuMonitor:
 
         What is returned are the faults of them that may have ended a task which didn't end well (G7); empty = none.
         """
-        figures = self.figures
-        if figures is None or not self.gates:
+        if not self.gates:
             return ""
-        indexes = [sample.index for sample in figures.samples if sample.uuid in gpus]
+        await self._is_looked.wait()  # of a task that ended while no agent was here
+        figures = self.figures
+        if figures is None:
+            return ""
+        seen = {sample.uuid: sample for sample in figures.samples if sample.uuid in gpus}
         for uuid in gpus:
             self._releasing[uuid] = self._releasing.get(uuid, 0) + 1
         try:
-            return await self._until_clean(indexes, went_well=went_well) if indexes else ""
+            told = self.health.faults_of(gpus)
+            told = await self._until_clean(seen) or told if seen else told
+            return "" if went_well else told
         finally:
             for uuid in gpus:
                 self._releasing[uuid] -= 1
                 if not self._releasing[uuid]:
                     del self._releasing[uuid]
 
-    async def _until_clean(self, indexes: Sequence[int], *, went_well: bool) -> str:
-        before, faults, pause_s = self.health.conditions, "", RELEASE_LOOK_S
+    async def _until_clean(self, seen: Mapping[GpuUuid, GpuSample]) -> str:
+        """Look until these GPUs, as they were seen last, are clean or withheld; return their faults."""
+        told, before, pause_s, missed = "", self.health.conditions, RELEASE_LOOK_S, dict.fromkeys(seen, 0)
         deadline = self._clock.mono() + RELEASE_S
         samples: Sequence[GpuSample] = ()
         while True:
             unanswered = ""
             try:
-                samples = (await self._sample(indexes, ())).samples
+                look = await self._sample([sample.index for sample in seen.values()], ())
+                samples = _samples_of(seen, look.samples, missed)
             except OSError as fault:
                 unanswered = str(fault)
             now, mono = self._clock.now(), self._clock.mono()
-            faults = self.health.judge_ended(samples, now, mono) or faults
+            self.health.judge_ended(samples, now, mono)
+            told = self.health.faults_of(seen) or told
             dirty = [(sample, self.health.dirt_of(sample)) for sample in samples if not sample.fault]
             if not any(sample.releasing for sample in samples):  # G6
-                if not unanswered and not any(found for _, found in dirty):
+                if not unanswered and len(samples) == len(seen) and not any(found for _, found in dirty):
                     break
                 if mono >= deadline:
-                    self._withhold(indexes, dirty, unanswered, now)
+                    if unanswered:
+                        why = f"after a task it couldn't be asked whether it is clean: {unanswered}"
+                        dirty = [(sample, (HealthKind.UNANSWERED, why)) for sample in seen.values()]
+                    self._withhold(dirty, now)
                     break
             await self._clock.sleep(pause_s)
             pause_s *= 1.5
         if self.health.conditions != before:
             self._say_changed({each.uuid: each for each in before})
-        return "" if went_well else faults
+        return told
 
-    def _withhold(
-        self, indexes: Sequence[int], dirty: Sequence[tuple[GpuSample, Found | None]], unanswered: str, now: Instant
-    ) -> None:
+    def _withhold(self, dirty: Iterable[tuple[GpuSample, Found | None]], now: Instant) -> None:
         """Keep back those GPUs that aren't clean, or of which nobody knows."""
-        if unanswered and self.figures is not None:
-            why = HealthKind.UNANSWERED, f"after a task it couldn't be asked whether it is clean: {unanswered}"
-            dirty = [(sample, why) for sample in self.figures.samples if sample.index in indexes]
         for sample, found in dirty:
-            if found is not None and sample.uuid:
+            if found is not None:
                 self.health.withhold(sample, found, now)
 
     def _judge(self, before: Holders | None, after: Holders | None) -> None:
@@ -245,6 +260,25 @@ class GpuMonitor:
         elif self._told and not trouble:
             self._telemetry.event("gpu_figures_back")
         self._told = trouble
+
+
+def _samples_of(
+    seen: Mapping[GpuUuid, GpuSample], told: Iterable[GpuSample], missed: dict[GpuUuid, int]
+) -> list[GpuSample]:
+    """Return what a look tells of these GPUs, and of no others, whose indexes may have moved up.
+
+    `missed` counts the looks in a row that don't list one.
+    """
+    samples, told = [], list(told)
+    for uuid, known in seen.items():
+        nameless = [each for each in told if not each.uuid and each.index == known.index]
+        found = next((each for each in (*told, *nameless) if each.uuid == uuid or each in nameless), None)
+        missed[uuid] = 0 if found is not None else missed[uuid] + 1
+        if found is not None:
+            samples.append(msgspec.structs.replace(found, uuid=uuid))
+        elif missed[uuid] >= LOOKS_MAX:
+            samples.append(GpuSample(uuid=uuid, index=known.index, parent=known.parent, fault=NOT_LISTED))
+    return samples
 
 
 def _ignore(*_: object) -> None:

@@ -12,7 +12,8 @@ Rules: A3  an instruction of an older epoch than the stream's is ignored and cou
            job is requeued; sharers hold at most the whole of a GPU together, and nobody is beside one that has it all
        A6  a stop of a task that this node has no trace of is answered with an end `gone`
        A9  a call to the runner is carried through when the stream that asked for it breaks meanwhile: half a start
-           would be noted here and unknown there, and its GPUs held for ever
+           would be noted here and unknown there, and its GPUs held for ever. Calls for one task are made in order, and
+           those for several at once, so that the runner does one turn for them
        A10 a signal for a task that isn't open here is ignored: it is sent once, for what ran when it was asked for
        A12 an agent that isn't root runs every job as its own account, and says so of the first that names another
        A18 a node with a fault starts nothing: a start that comes, and one that a runner which doesn't answer surely
@@ -48,6 +49,8 @@ from stoker.brain.domain.units import SECOND_MS, Instant, later, utc_text
 from stoker.ports import Telemetry
 
 CHECKPOINT_DIR: Final = "STOKER_CHECKPOINT_DIR"
+CALLS_MAX: Final = 64
+"""Calls to the runner under way; it takes them as fast as they are written unless it hangs."""
 SHARE_MB_MIN: Final = 1_024
 """Enough for a shell, an interpreter and a compiler, on a node of whatever size."""
 
@@ -99,17 +102,17 @@ class InstructionExecutor:
         self.runs_containers = True
         """Whether the runner knows them."""
         self._said_as_whom = False
-        self._calls: dict[asyncio.Future[None], None] = {}
+        self._calls: dict[TaskKey, asyncio.Future[None]] = {}
         self.preparations = Preparations(ports.clock, report_sink.say_beat)
 
     async def settled(self) -> None:
         """Wait until every call to the runner is over (A9)."""
         if self._calls:
-            await asyncio.wait(self._calls)
+            await asyncio.wait(self._calls.values())
 
     def drop(self) -> None:
         """Give up the calls to the runner, since the agent stops."""
-        for call in self._calls:
+        for call in self._calls.values():
             call.cancel()
         self.withdraw()
 
@@ -119,25 +122,26 @@ class InstructionExecutor:
             self._observed.withdrawn(key)
 
     async def carry_out(self, instruction: Instruction, epoch: Epoch) -> None:
-        """Carry out one instruction of a stream of this epoch. Raises: OSError when the runner died under the call."""
+        """Carry out one instruction of a stream of this epoch, as far as it is the runner's turn."""
         if instruction.epoch < epoch:  # A3
             ignored(self._ports.telemetry, _name(instruction.key), instruction.epoch, epoch)
             return
+        await self._may_call(instruction.key)
         match instruction:
             case Start():
                 await self._start(instruction)
             case Stop():
-                await self._stop(instruction)
+                self._stop(instruction)
             case Signal():
-                await self._signal(instruction)
+                self._signal(instruction)
             case Warn():
-                await self._warn(instruction)
+                self._warn(instruction)
             case _:
                 assert_never(instruction)
 
     async def _start(self, start: Start) -> None:
         if self._observed.knows(start.key):
-            await self._answer_known(start.key)
+            self._answer_known(start.key)
             return
         if refused := self._account_conflict(start):
             self._end_unstarted(start.key, EndCause.ACCOUNT_REFUSED, refused)
@@ -163,7 +167,7 @@ class InstructionExecutor:
             self.preparations.begin(start.key, self._prepare(task))
             return
         env = complete_environment(start.env, self._node_env, folder)
-        await self._to_runner(self._ports.runner.start(self._task(start, env, folder)))
+        self._to_runner(start.key, self._ports.runner.start(self._task(start, env, folder)))
 
     async def _prepare(self, task: StartTask) -> None:
         """Hand a task to the runner once the image of its container is here (A23)."""
@@ -175,11 +179,9 @@ class InstructionExecutor:
             self.preparations.over(key)
             self._end_unstarted(key, fault.cause, str(fault))
             return
+        await self._may_call(key)
         self.preparations.over(key)
-        try:
-            await self._to_runner(self._ports.runner.start(msgspec.structs.replace(task, container=container)))
-        except OSError as error:  # the runner died under the call: the next inventory lacks the task
-            self._ports.telemetry.warn("runner_call_failed", error=str(error))
+        self._to_runner(key, self._ports.runner.start(msgspec.structs.replace(task, container=container)))
 
     def give_up_starts(self, fault: str) -> None:
         """End the tasks that a runner which doesn't answer hasn't begun to start (A18)."""
@@ -189,26 +191,26 @@ class InstructionExecutor:
                     if self._ports.runner.revoke(key):
                         self._end_unstarted(key, EndCause.NEVER_STARTED, fault)
 
-    async def _stop(self, stop: Stop) -> None:
+    def _stop(self, stop: Stop) -> None:
         if self.preparations.cancel(stop.key):
             self._end_unstarted(stop.key, EndCause.STOPPED, "stopped before its container was started")
         elif stop.key in self._observed.open:
             warning = self._warning(stop.key, stop.notice, stop.grace_ms) if stop.notice else None
-            await self._to_runner(self._ports.runner.stop(stop.key, stop.grace_ms, warning))
+            self._to_runner(stop.key, self._ports.runner.stop(stop.key, stop.grace_ms, warning))
         elif self._observed.knows(stop.key):
-            await self._answer_known(stop.key)
+            self._answer_known(stop.key)
         else:  # A6: the runner searched records, trees, cgroups and marks before it gave its inventory
             self._end_unstarted(stop.key, EndCause.GONE, "this node has no record, process or mark of it")
 
-    async def _signal(self, signal: Signal) -> None:
+    def _signal(self, signal: Signal) -> None:
         if signal.key in self._observed.open:  # A10
             self._ports.telemetry.event("task_signalled", **which(signal.key), signal=signal.signal)
-            await self._to_runner(self._ports.runner.signal(signal.key, signal.signal))
+            self._to_runner(signal.key, self._ports.runner.signal(signal.key, signal.signal))
 
-    async def _warn(self, warn: Warn) -> None:
+    def _warn(self, warn: Warn) -> None:
         if warn.key in self._observed.open:  # A10
             warning = self._warning(warn.key, warn.notice, warn.grace_ms)
-            await self._to_runner(self._ports.runner.warn(warn.key, warning, warn.limit_ms))
+            self._to_runner(warn.key, self._ports.runner.warn(warn.key, warning, warn.limit_ms))
 
     def _warning(self, key: TaskKey, notice: StopNotice, grace_ms: int) -> TaskWarning:
         """Return what a task is told of a notice that came now."""
@@ -217,19 +219,27 @@ class InstructionExecutor:
         text = notice_text(notice, self._ports.clock.now(), grace_ms)
         return TaskWarning(signal=notice.signal, text=text, lead_ms=notice.lead_ms)
 
-    async def _to_runner(self, request: Coroutine[Any, Any, None]) -> None:
-        """Carry a call to the runner through, also when the stream that asked for it breaks (A9)."""
-        call = asyncio.ensure_future(request)
-        self._calls[call] = None
-        call.add_done_callback(self._called)
-        await asyncio.shield(call)
+    async def _may_call(self, key: TaskKey) -> None:
+        """Wait until an earlier call to the runner for this task is over."""
+        while key in self._calls or len(self._calls) >= CALLS_MAX:
+            earlier = self._calls.get(key)
+            waited = self._calls.values() if earlier is None else (earlier,)
+            await asyncio.wait(waited, return_when=asyncio.FIRST_COMPLETED)
 
-    def _called(self, call: "asyncio.Future[None]") -> None:
-        del self._calls[call]
-        if not call.cancelled() and call.exception() is not None and not isinstance(call.exception(), OSError):
-            self._ports.telemetry.warn("runner_call_broke", error=repr(call.exception()))
+    def _to_runner(self, key: TaskKey, request: Coroutine[Any, Any, None]) -> None:
+        """Begin a call to the runner, which goes on when the stream that asked for it breaks (A9)."""
+        call = self._calls[key] = asyncio.ensure_future(request)
+        call.add_done_callback(lambda call: self._called(key, call))
 
-    async def _answer_known(self, key: TaskKey) -> None:
+    def _called(self, key: TaskKey, call: "asyncio.Future[None]") -> None:
+        del self._calls[key]
+        fault = None if call.cancelled() else call.exception()
+        if isinstance(fault, OSError):  # the runner died under the call: RunnerGone follows and cuts the stream (A8)
+            self._ports.telemetry.warn("runner_call_failed", error=str(fault))
+        elif fault is not None:
+            self._ports.telemetry.warn("runner_call_broke", error=repr(fault))
+
+    def _answer_known(self, key: TaskKey) -> None:
         """A4. What is open is reported as it stands; an end is offered, again if need be."""
         if key in self._observed.open:
             self._report_sink.say_started(key)
@@ -237,7 +247,7 @@ class InstructionExecutor:
         elif key in self._observed.offered or self._observed.reoffer(key):
             self._delivery.offer(key)
         else:  # A13: its end comes as a report
-            await self._to_runner(self._ports.runner.recall(key))
+            self._to_runner(key, self._ports.runner.recall(key))
 
     def forgotten(self, key: TaskKey) -> None:
         """Report as gone a task of which the runner had nothing to recall."""

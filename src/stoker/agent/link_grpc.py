@@ -13,6 +13,7 @@ Rules: K1  each `connect` makes a channel of its own, so a new try never inherit
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Final, TypeVar
 
 import grpc
@@ -32,6 +33,8 @@ from stoker.wire.gen import agent_pb2_grpc
 from stoker.wire.token import HEADER, bearer
 
 SESSION_KEY: Final = "stoker-session"
+BATCHES_KEY: Final = "stoker-batches"
+"""Metadata by which it says that it reads `ControlMessage.more`."""
 REGISTER_TIMEOUT_S: Final = 10.0
 """Includes the commit of the registration. Longer than a slow disk needs, shorter than a person waits."""
 FINISH_TIMEOUT_S: Final = 30.0
@@ -249,7 +252,8 @@ class _Session:
         self._channel = channel
         self._stub = stub
         self._metadata = metadata
-        self._heartbeat = stub.Heartbeat(metadata=metadata)
+        self._batches = welcome.batches
+        self._heartbeat = stub.Heartbeat(metadata=aio.Metadata(*metadata, (BATCHES_KEY, "1")))
         self._logs = stub.Logs(metadata=metadata)
         self._tunnels = stub.Tunnels(metadata=metadata)
         self._closed = False
@@ -259,25 +263,37 @@ class _Session:
         self.cluster_id = welcome.cluster_id
         self.heartbeat_s = welcome.heartbeat_ms / 1_000 if welcome.heartbeat_ms > 0 else HEARTBEAT_DEFAULT_S
 
-    async def send(self, report: Report) -> None:
-        message = codec.encode_report(report)
-        await self._call(lambda: self._heartbeat.write(message))
+    async def send(self, *reports: Report) -> None:
+        first, *others = map(codec.encode_report, reports)
+        if self._batches:
+            first.more.extend(others)
+            others.clear()
+        for message in (first, *others):
+            await self._call(partial(self._heartbeat.write, message))
 
     async def instructions(self) -> AsyncGenerator[Instruction | BeatAnswered, None]:
         while True:
-            message = await self._read(self._heartbeat.read, pb.ControlMessage)
+            received = await self._read(self._heartbeat.read, pb.ControlMessage)
             if self.on_good is not None:
                 self.on_good(self.address)
                 self.on_good = None
-            if message.WhichOneof("message") == "beat":
-                yield BeatAnswered(sequence=message.beat.sequence, epoch=Epoch(message.beat.epoch))
-                continue
-            instruction = self._understood(codec.decode_instruction, message)
-            if instruction is not None:
-                yield instruction
+            for message in (received, *received.more):
+                if message.WhichOneof("message") == "beat":
+                    yield BeatAnswered(sequence=message.beat.sequence, epoch=Epoch(message.beat.epoch))
+                    continue
+                instruction = self._understood(codec.decode_instruction, message)
+                if instruction is not None:
+                    yield instruction
 
-    async def finish(self, finished: TaskFinished) -> None:
-        request = codec.encode_finished(finished)
+    async def finish(self, *ends: TaskFinished) -> None:
+        first, *others = map(codec.encode_finished, ends)
+        if self._batches:
+            first.more.extend(others)
+            await self._finish(first)
+        else:
+            await asyncio.gather(*map(self._finish, (first, *others)))
+
+    async def _finish(self, request: pb.TaskFinishedRequest) -> None:
         await self._call(lambda: self._stub.TaskFinished(request, timeout=FINISH_TIMEOUT_S, metadata=self._metadata))
 
     async def log_requests(self) -> AsyncGenerator[LogRequest, None]:

@@ -38,7 +38,7 @@ from stoker.agent.runner.site_program import program_fault
 from stoker.agent.settings import ADDRESS, LIMITS, AgentSettings, ExecutorSettings, GpuSettings, job_limits
 from stoker.brain.domain.errors import StokerError, refuse
 from stoker.brain.domain.gpu import Gpu, index_text
-from stoker.brain.domain.health import GpuCondition
+from stoker.brain.domain.health import GpuCondition, HealthState
 from stoker.brain.domain.ids import GpuUuid, NodeName
 from stoker.brain.domain.label import parse_taint, taint_text
 from stoker.brain.domain.node import CONTAINER, NODE_NAME, Inventory
@@ -222,6 +222,7 @@ def describe(
     """
     node, probed = settings.node, found
     found = _without_drained(probed, conditions)
+    suspects = {each.uuid for each in conditions if each.state is HealthState.SUSPECT}
     here = {gpu.uuid for gpu in found.gpus}
     gpus = {
         gpu.uuid: Gpu(
@@ -231,6 +232,7 @@ def describe(
             memory_mb=gpu.memory_mb,
             simulated=found.simulated,
             parent=gpu.parent,
+            suspect=gpu.uuid in suspects,
         )
         for gpu in probed.gpus
     }
@@ -275,7 +277,8 @@ def _without_drained(found: ProbeResult, conditions: Sequence[GpuCondition]) -> 
         if gpu.uuid in kept and gpu.uuid not in named
     )
     here = {gpu.uuid for gpu in found.gpus} | named
-    lost = [each for each in kept.values() if each.uuid.startswith("MIG-") and each.uuid not in here]
+    told = _fault_text(found)  # the watch names what is gone by its index
+    lost = [each for uuid, each in kept.items() if uuid.startswith("MIG-") and uuid not in here and uuid not in told]
     faults += tuple(GpuFault(where=each.uuid, error=f"{each.state}: {each.reason}") for each in lost)
     gpus = tuple(gpu for gpu in found.gpus if gpu.uuid not in kept)
     return replace(found, gpus=gpus, faults=(*found.faults, *faults))

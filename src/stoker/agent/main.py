@@ -55,6 +55,7 @@ from stoker.agent.node_health import NodeChecks, NodeHealth
 from stoker.agent.ports import AgentPorts, LinkDown, LinkRefused
 from stoker.agent.runner.process.kernel import give_back_memory
 from stoker.agent.runner.process.procfs import kill_marked, process_name, threads_of
+from stoker.agent.runner.site_program import program_fault
 from stoker.agent.runner_socket import RunnerSocket
 from stoker.agent.settings import AgentSettings, job_limits
 from stoker.agent.task_ports import TaskPorts
@@ -284,8 +285,14 @@ def _node_checks(settings: AgentSettings) -> NodeChecks:
 
     def run() -> tuple[int, str]:
         mark = f"{os.getpid()}.{next(runs)}"
+        if words := program_fault(rules.check):  # it was well at the start; whoever may change it now would be root
+            raise OSError(words)
         try:
             said = runner.run([rules.check], rules.check_timeout_s, env={CHECK_MARK: mark})
+        except OSError as fault:
+            if not fault.errno:
+                raise
+            raise OSError(f"{rules.check} can't be run: {fault.strerror}") from fault
         finally:
             kill_marked(CHECK_MARK, mark)  # also what has left the session of the check
         return said.status, said.out or said.err

@@ -22,6 +22,8 @@ from stoker.brain.domain.units import Mono
 OUTGOING_MAX: Final = 10_000
 """Reports that wait for a slow stream. One more, and the stream is given up: the next inventory says it all."""
 NOTED_MAX: Final = 64
+TOGETHER_MAX: Final = 64
+"""Reports of one message."""
 _INVENTORY: Final = -1
 """Before any beat of the stream."""
 
@@ -56,7 +58,10 @@ class Stream:
     async def send(self) -> None:
         """Send what waits until the stream breaks. Raises: LinkDown."""
         while True:
-            await self.session.send(await self._outgoing.get())
+            reports = [await self._outgoing.get()]
+            while len(reports) < TOGETHER_MAX and not self._outgoing.empty():
+                reports.append(self._outgoing.get_nowait())
+            await self.session.send(*reports)
 
     async def until_cut(self) -> None:
         """Wait until the stream is given up. Raises: LinkDown."""

@@ -65,14 +65,16 @@ class LinkSession(Protocol):
         """Seconds between two beats that this control plane wants. Greater than 0."""
         ...
 
-    async def send(self, report: Report) -> None: ...
+    async def send(self, *reports: Report) -> None:
+        """Send reports, in this order."""
+        ...
 
     def instructions(self) -> AsyncGenerator[Instruction | BeatAnswered, None]:
         """Yield what the control plane sends, in order. Ends or raises LinkDown when the stream breaks."""
         ...
 
-    async def finish(self, finished: TaskFinished) -> None:
-        """Report an end, and return when the control plane has it on disk."""
+    async def finish(self, *ends: TaskFinished) -> None:
+        """Report ends, and return when the control plane has all of them on disk."""
         ...
 
     def log_requests(self) -> AsyncGenerator[LogRequest, None]: ...

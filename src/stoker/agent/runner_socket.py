@@ -96,6 +96,7 @@ class RunnerSocket:
         # Those we started and that haven't been seen to end.
         self._log_from = 0
         # Where the words of the runner that we started last begin in the log.
+        self._unsent: list[bytes] = []
         self._asked: set[TaskKey] = set()
         # Starts that the runner hasn't answered: they have no output yet.
         self.notes: tuple[str, ...] = ()
@@ -170,7 +171,7 @@ class RunnerSocket:
         await self._send({"do": "signal", "key": _text(key), "number": number})
 
     async def settle(self, key: TaskKey) -> None:
-        await self._send({"do": "settle", "key": _text(key)})
+        self._say({"do": "settle", "key": _text(key)})
 
     async def recall(self, key: TaskKey) -> None:
         await self._send({"do": "recall", "key": _text(key)})
@@ -191,7 +192,8 @@ class RunnerSocket:
 
     def ask(self) -> None:
         if self._writer is not None:
-            self._writer.write(protocol.encode({"do": "ask"}))
+            self._unsent.append(protocol.encode({"do": "ask"}))
+            self._flush()
 
     async def read_log(self, key: TaskKey, offset: int, limit: int) -> LogSlice:
         """Read a task's output from its spool. Raises FileNotFoundError when none is kept here."""
@@ -228,6 +230,7 @@ class RunnerSocket:
             await asyncio.wait({self._reading})
             self._reading = None
         if self._writer is not None:
+            self._flush()
             self._writer.close()
             with suppress(OSError):
                 await self._writer.wait_closed()
@@ -320,10 +323,27 @@ class RunnerSocket:
     # --- messages -----------------------------------------------------------------------------------------------
 
     async def _send(self, message: dict[str, object]) -> None:
+        """Write a message. Raises: ConnectionError."""
+        writer = self._say(message)
+        await asyncio.sleep(0)
+        await writer.drain()
+
+    def _say(self, message: dict[str, object]) -> asyncio.StreamWriter:
+        """Write a message with others of this turn of the loop: for the runner each write is a turn of its own.
+
+        Raises: ConnectionError.
+        """
         if self._writer is None or self._reading is None or self._reading.done():
             raise ConnectionError("the runner isn't connected")
-        self._writer.write(protocol.encode(message))
-        await self._writer.drain()
+        if not self._unsent:
+            asyncio.get_running_loop().call_soon(self._flush)
+        self._unsent.append(protocol.encode(message))
+        return self._writer
+
+    def _flush(self) -> None:
+        if self._writer is not None:
+            self._writer.write(b"".join(self._unsent))
+        self._unsent.clear()
 
     async def _read(self, reader: asyncio.StreamReader, received: bytes) -> None:
         """Queue everything that the runner says, until it is gone."""

@@ -139,7 +139,8 @@ class HealthSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     hot_c: Annotated[int, Range(0, 200, " C")] = 90
     """Degrees from which on a GPU gets no new work, until it is 10 below: above it devices slow down, and data centre
-    GPUs are stopped by their driver somewhat higher. What runs there goes on. 0 = none is too hot."""
+    GPUs are stopped by their driver somewhat higher. What runs there goes on. From 5 below on it is suspect: jobs get
+    others where they serve as well. 0 = none is too hot."""
     leftover_mb: Annotated[int, Range(0, unit=" MiB")] = 1_024
     """MiB that may be in use on a GPU that no job has before it is offered: contexts of MPS and of monitors take some
     hundred; what a process left that couldn't be ended takes more. 0 = any amount."""
@@ -150,8 +151,8 @@ class HealthSettings(msgspec.Struct, frozen=True, kw_only=True):
     xids_drain: tuple[Annotated[int, Range(1, 100_000)], ...] = XIDS_DRAIN
     """Error codes of the driver (XID) after which a GPU gets no new work for error_clean_s. These by default speak of
     the device, its memory, its bus, its links or its firmware; take 94 out where contained memory errors shall cost
-    only the job that met one. Those that programs cause (13, 31, 43, 45, 68) never count; any other makes it suspect,
-    which is only shown."""
+    only the job that met one. Those that programs cause (13, 31, 43, 45, 68) never count; any other makes it suspect:
+    it is offered, and jobs get others where they serve as well."""
     check: str = ""
     """Program of the site, an absolute path, that says whether this node is fit for work: exit status 0 = it is; any
     other = it gets no new work, for the reason in the last line that it wrote, until a later run finds nothing. What

@@ -106,9 +106,9 @@ class SecretSettings(msgspec.Struct, frozen=True, kw_only=True):
 
     key_file: str = ""
     """File, an absolute path, of the key under which secrets are encrypted: on a disk of this machine, in neither
-    data_dir nor the marker's folder, mode 0600. It is made with the first secret, and a standby gets it from the
-    active one over TLS. Copy it to a safe place that is not that of the backups: without it no secret can be used.
-    Empty = `secrets.key` in the folder beside data_dir that ends in `-keys`, as /var/lib/stoker-keys."""
+    data_dir nor the marker's folder, mode 0600. It is made with the first secret, at the latest, and a standby gets it
+    from the active one over TLS. Copy it to a safe place that is not that of the backups: without it no secret can be
+    used. Empty = `secrets.key` in the folder beside data_dir that ends in `-keys`, as /var/lib/stoker-keys."""
 
     def faults(self) -> list[str]:
         if self.key_file and not self.key_file.startswith("/"):

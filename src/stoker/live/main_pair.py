@@ -10,7 +10,8 @@ Rules: R5  a folder for the lease record that can't be right is refused at start
            until `stop`, and people are told so meanwhile
        R6  a control plane whose tenure ends closes every stream of agents and people, so that they look for another one
        R7  a control plane that lacks a key of the cluster's secrets asks its peers for it, whether it is active or not;
-           one that gets none says so, once
+           one that gets none says so, once. The active one makes the first key before any secret is set, and a standby
+           asks for it: so no secret that was acknowledged is lost with the active one
        A1  only the one that the lease record calls active may go on alone, or one that was in sync when the last gave
            its lease back; and only if its log reaches as far as the record says
        A2  first it takes one more version of the record, in whose set it is alone: no other one takes over by itself
@@ -196,7 +197,7 @@ class Pair:
         app = create_app(control, web_pages(control, settings))
         quiet_collector()
         async with agents as grpc_port, Duties() as duties:
-            duties.begin("secret_keys", self._keep_keys(control))
+            duties.begin("secret_keys", self._keep_keys(control, driver))
             self._between.app = app
             self._ports.telemetry.event(
                 "serving",
@@ -214,20 +215,29 @@ class Pair:
                 self._between.app = None
                 control.close_streams()
 
-    async def _keep_keys(self, control: LiveControlPlane) -> None:
-        """Get the keys of the cluster's secrets that are lacking here, for ever (R7)."""
+    async def _keep_keys(self, control: LiveControlPlane, driver: Driver) -> None:
+        """Get the keys of the cluster's secrets that are lacking here, and make the first, for ever (R7)."""
         telemetry, told = self._ports.telemetry, ""
         while True:
             trouble = ""
             try:
                 if lacking_keys(control.committer.state, self._keys):
                     trouble = await self._fetch_keys(control)
+                elif self._links and self._tls is not None and not self._keys.exported():
+                    await self._first_key(control, driver)
             except StokerError as fault:
                 trouble = f"{fault.refusal.message}; {fault.refusal.hint}"
             if trouble and trouble != told:
                 telemetry.warn("secret_key_unusable", error=trouble)
             told = trouble
             await self._ports.clock.sleep(KEYS_LOOK_S)
+
+    async def _first_key(self, control: LiveControlPlane, driver: Driver) -> None:
+        """Make it where this one is active, else ask for it. Raises: StokerError `secret_key_unusable`."""
+        if driver.follows:
+            await self._fetch_keys(control)
+        elif not control.committer.state.secrets:
+            self._keys.make()
 
     async def _fetch_keys(self, control: LiveControlPlane) -> str:
         """Ask the peers for keys; return why some are still lacking. Raises: StokerError `secret_key_unusable`."""
@@ -238,8 +248,9 @@ class Pair:
             except (PeerDown, PeerRefused) as fault:
                 said.append(str(fault))
                 continue
-            if keys:
-                self._keys.add(keys)
+            if not keys:
+                continue
+            self._keys.add(keys)
             if not lacking_keys(control.committer.state, self._keys):
                 self._ports.telemetry.event("secret_key_received", peer=link.address)
                 return ""

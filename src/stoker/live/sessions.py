@@ -31,7 +31,7 @@ import msgspec
 from stoker.brain.domain.access import TokenId
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.brain.domain.ids import CONTROL, Epoch, GpuUuid, JobId, NodeName, node_principal
-from stoker.brain.domain.instruction import TaskKey
+from stoker.brain.domain.instruction import Instruction, TaskKey
 from stoker.brain.domain.report import (
     Beat,
     LogChunk,
@@ -138,6 +138,10 @@ class AgentStream:
         Raises: StokerError when it was closed for a reason to be told, and `lease_lost` (S10).
         """
         return self._outgoing.messages(self._owner.committer.check_lease)
+
+    def waiting(self, most: int) -> list[Instruction]:
+        """Return instructions that leave together with the newest message of `outgoing`."""
+        return self._outgoing.waiting(most)
 
     def close(self, why: Refusal | None = None) -> None:
         """End both streams of this session. Nothing of the node's work is touched, and silence is only counted."""
@@ -275,11 +279,14 @@ class Sessions:
             )
         return stream
 
-    async def finished(self, finished: TaskFinished) -> Epoch:
-        """Take the end of a task; return our epoch once it is durable."""
-        if self.connected(finished.node):
-            self.liveness.note(finished.node)
-        await self.committer.ask(ReportFinished(by=node_principal(finished.node), finished=finished))
+    async def finished(self, *ends: TaskFinished) -> Epoch:
+        """Take ends of tasks; return our epoch once all are durable."""
+        for finished in ends:
+            if self.connected(finished.node):
+                self.liveness.note(finished.node)
+            self.committer.check_room()
+            self.committer.tell(ReportFinished(by=node_principal(finished.node), finished=finished))
+        await self.committer.settled()
         return self.epoch
 
     async def read_log(self, place: LogPlace, offset: int, limit: int, wait_ms: int = 0) -> LogChunk:

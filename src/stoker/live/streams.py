@@ -85,6 +85,10 @@ class Outgoing:
         if self.why is not None:
             raise StokerError(self.why)
 
+    def waiting(self, most: int) -> list[Instruction]:
+        """Take instructions that wait now, to leave together with the message that was returned last."""
+        return [self._instructions.popleft() for _ in range(min(most, len(self._instructions)))]
+
 
 class LogChannel:
     """Reads of output: requests go down, each is answered by the chunk of its number.

@@ -177,7 +177,7 @@ UPDATE: Final = _job_operation(
     "/api/v1/jobs/{job_id}",
     "Change a job: what waits in all that the body may name, what runs in its time limit, name, comment, priority, "
     "retries, requeue, preemptible, checkpoint and signal.",
-    *("no_changes", "job_ended", "job_live", "not_of_members", "too_many_jobs", "job_bytes_full"),
+    *("no_changes", "job_ended", "job_live", "not_of_members", "too_many_jobs", "job_bytes_full", "conflicting_fields"),
     *("bad_time", "bad_field", "bad_begin", "begin_too_late", "bad_lost_after", "bad_priority", "out_of_range"),
     "bad_signal",
     *("text_too_long", "bad_text", "gpu_wish_without_gpus", "demand_unsatisfiable", "time_limit_too_long"),

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.agent.runner.container.client import is_of_the_node
-from stoker.agent.runner.container.mounts import AllowedMounts, once_each
+from stoker.agent.runner.container.mounts import AllowedMounts, fabric_devices, once_each
 from stoker.agent.runner.container.request import create_request, variables
 from stoker.agent.runner.process.account import CannotStart
 from stoker.agent.runner.protocol import read_start
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from stoker.agent.runner.container.request import ContainerUser
     from stoker.agent.runner.protocol import MountFields
 
-ADA: "ContainerUser" = {"uid": 1_000, "gid": 1_000, "groups": [1_000, 27]}
-ROOT: "ContainerUser" = {"uid": 0, "gid": 0, "groups": [0]}
+ADA: "ContainerUser" = {"uid": 1_000, "gid": 1_000, "groups": [1_000, 27], "devices": []}
+ROOT: "ContainerUser" = {"uid": 0, "gid": 0, "groups": [0], "devices": []}
 MARK = "1.1.0.abcd"
 
 
@@ -38,6 +38,20 @@ def test_a_container_has_no_privilege_and_no_way_to_gain_one() -> None:
     assert host["GroupAdd"] == ["27"]
     assert request()["User"] == "1000:1000"
     assert not {"SYS_ADMIN", "NET_RAW", "MKNOD", "SYS_PTRACE"} & set(request(ROOT)["HostConfig"]["CapAdd"])
+
+
+def test_it_has_the_device_nodes_of_a_fabric_that_its_account_may_use_and_no_other(tmp_path: Path) -> None:
+    """Q5, H6."""
+    (tmp_path / "uverbs1").symlink_to("/dev/null")
+    (tmp_path / "uverbs0").symlink_to("/dev/zero")
+    (tmp_path / "notes").write_text("no device")
+    (tmp_path / "gone").symlink_to(tmp_path / "nowhere")
+    devices = fabric_devices(str(tmp_path))
+    assert devices == [f"{tmp_path}/uverbs0", f"{tmp_path}/uverbs1"]
+    assert fabric_devices(str(tmp_path / "none")) == []
+    asked = request({**ADA, "devices": devices})["HostConfig"]["Devices"]
+    assert asked[0] == {"PathOnHost": devices[0], "PathInContainer": devices[0], "CgroupPermissions": "rw"}
+    assert request()["HostConfig"]["Devices"] == []
 
 
 def test_an_engine_neither_restarts_nor_logs_it() -> None:
@@ -139,6 +153,7 @@ def test_a_working_directory_is_mounted_if_the_node_allows_it_and_refused_if_it_
     checks = allowed(tree, "data")
     assert checks.workdir(f"{tree}/data/a", []) == mount(f"{tree}/data/a", f"{tree}/data/a")
     assert checks.workdir("/only/of/the/image", []) is None
+    assert checks.workdir("/", []) is None
     assert checks.workdir("/x/below", [mount("/a", "/x")]) is None
     with pytest.raises(CannotStart, match="containers may not see it"):
         checks.workdir(f"{tree}/other", [])

@@ -4,6 +4,7 @@ import errno
 import os
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -132,6 +133,28 @@ def test_a_full_disk_costs_output_and_says_so_but_never_the_task(base: str, monk
         patched.setattr(os, "write", full)
         writer.write(b"def")
     writer.close()
-    assert "from byte 3" in writer.lost
-    assert "No space left" in writer.lost
+    assert writer.lost == "3 bytes of output, from byte 3 on, are lost: No space left on device"
     assert spool.read(base, 0, 10) == (0, b"abc", 3, True)
+
+
+def test_s3_output_is_kept_again_once_there_is_room(base: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last lines are those that say how a task ended."""
+    writer = written(base, b"abc")
+    free: list[int] = []
+
+    def full(fd: int, block: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "write", full)
+        patched.setattr(os, "fstatvfs", lambda fd: SimpleNamespace(f_bavail=free.pop(0), f_frsize=1 << 20))
+        free += [9, 9, 0]
+        for _ in range(4):
+            writer.write(b"def")
+        assert not free, "whether there is room is asked before another try"
+        assert len(os.listdir(f"{base}.tail")) == 1, "tries in vain leave no file each"
+    writer.write(b"end")
+    writer.close()
+    assert "12 bytes of output, from byte 3 on" in writer.lost
+    assert spool.read(base, 0, 99) == (0, b"abc", 18, True)
+    assert spool.read(base, 3, 99) == (15, b"end", 18, True)

@@ -119,3 +119,11 @@ def test_a_person_who_gave_an_order_is_named_as_lists_name_people(code: ReasonCo
     assert "ada" in describe(Reason(code, {"by": "user:ada"}))
     assert "user:" not in describe(Reason(code, {"by": "user:ada"}))
     assert "token:" in describe(Reason(code, {"by": "token:abc"})), "who has no name keeps the kind"
+
+
+def test_a_peak_of_memory_that_a_node_can_not_tell_is_left_out() -> None:
+    used: Facts = {"limit_mb": 64, "peak_mb": 0, "node": "n1"}
+    assert describe(Reason(ReasonCode.OUT_OF_MEMORY, used)) == "it used up its memory limit of 64 MiB on n1"
+    gang = describe(Reason(ReasonCode.OUT_OF_MEMORY, {**used, "rank": 1, "tasks": 2}))
+    assert gang == "rank 1 on n1 used up its memory limit of 64 MiB first, of 2 ranks"
+    assert describe(Reason(ReasonCode.OUT_OF_MEMORY, {**used, "peak_mb": 63})).endswith("(peak 63 MiB)")

@@ -1,9 +1,11 @@
-"""Rules U1 to U4 of `engine/choose_gpus.py`: which GPUs of a node."""
+"""Rules U1 to U5 of `engine/choose_gpus.py`: which GPUs of a node."""
 
 from collections.abc import Sequence
 
+from msgspec.structs import replace
+
 from stoker.brain.domain.gpu import Gpu
-from stoker.brain.engine.gang import choose_gpus
+from stoker.brain.engine.gang import choose_gpus, without_suspects
 from tests.builders import A100, H100, V100, node
 
 
@@ -49,3 +51,20 @@ def test_tasks_are_in_the_order_of_their_first_device() -> None:
 
 def test_tasks_without_gpus_hold_none() -> None:
     assert choose_gpus([], 0, 3) == [(), (), ()]
+
+
+def _trusted(models: Sequence[str], suspects: Sequence[int], gpu_count: int, tasks: int) -> list[list[int]]:
+    found = node("a", models=models).inventory.gpus
+    gpus = [replace(gpu, suspect=gpu.index in suspects) for gpu in found]
+    return _indexes(without_suspects(gpus, gpu_count, tasks), gpu_count, tasks)
+
+
+def test_u5_a_warm_gpu_is_left_where_others_suffice_and_taken_where_they_do_not() -> None:
+    assert _trusted([A100] * 4, [0], 2, 1) == [[1, 2]]
+    assert _trusted([A100] * 4, [0, 1], 3, 1) == [[0, 2, 3]], "in device order, with as few of them as can be"
+    assert _trusted([A100] * 4, [0, 1, 2, 3], 1, 2) == [[0], [1]]
+
+
+def test_u5_a_warm_gpu_is_no_reason_to_mix_models() -> None:
+    assert _trusted([A100, A100, V100], [0], 2, 1) == [[0, 1]]
+    assert _trusted([A100, A100, V100, V100], [0], 2, 1) == [[2, 3]]

@@ -1,9 +1,14 @@
 """Rules F1 to F4 of `engine/fit.py`: which node is tightest."""
 
+from collections.abc import Collection, Sequence
+
+from msgspec.structs import replace
+
 from stoker.brain.domain.fit import tasks_ever
+from stoker.brain.domain.node import Node
 from stoker.brain.domain.reason import ReasonCode
 from stoker.brain.engine.demand_cache import GpuCounting, gpu_counting
-from stoker.brain.engine.fit import CANDIDATES_MAX
+from stoker.brain.engine.fit import CANDIDATES_MAX, SUSPECTS_MAX
 from tests.builders import A100, H100, V100, cluster, job, node, running_on, where
 
 
@@ -150,3 +155,35 @@ def test_a_kind_of_node_is_judged_once_by_the_gpus_it_owns() -> None:
     assert gpu_counting(two, job(1, gpus=1).spec.demand, mixed=False) is GpuCounting.BY_COUNT
     assert gpu_counting((), job(1, gpus=1).spec.demand, mixed=False) is GpuCounting.NEVER
     assert gpu_counting((), job(1).spec.demand, mixed=False) is GpuCounting.BY_COUNT
+
+
+def _warm(name: str, models: Sequence[str], warm: Collection[int], **more: int) -> Node:
+    cool = node(name, models=models, **more)
+    gpus = tuple(replace(gpu, suspect=gpu.index in warm) for gpu in cool.inventory.gpus)
+    return replace(cool, inventory=replace(cool.inventory, gpus=gpus))
+
+
+def test_f4_of_nodes_with_as_few_gpus_left_over_one_with_enough_cool_ones_is_chosen() -> None:
+    a, b = _warm("a", [A100] * 2, [0, 1]), _warm("b", [A100] * 2, [0], cpus=128)
+    assert where(cluster(a, b, job(1, gpus=1)).plan()) == {1: [("b", [1])]}
+    assert where(cluster(a, b, job(1, gpus=2)).plan()) == {1: [("a", [0, 1])]}, "none has two"
+    assert where(cluster(a, b, job(1, gpus=1), job(2, gpus=1)).plan()) == {1: [("b", [1])], 2: [("b", [0])]}
+
+
+def test_f4_headroom_strands_no_gpus() -> None:
+    """A cool GPU of a larger node would leave more GPUs over there."""
+    here = cluster(_warm("a", [A100] * 2, [0, 1]), node("b", models=[A100] * 8), job(1, gpus=2))
+    assert where(here.plan()) == {1: [("a", [0, 1])]}
+
+
+def test_f4_the_rest_of_a_gang_goes_where_it_is_cool() -> None:
+    warm, cool = _warm("b", [A100] * 2, [0]), node("c", models=[A100] * 2)
+    here = cluster(node("a", models=[A100] * 4), warm, cool, job(1, gpus=1, tasks=6))
+    assert [name for name, _ in where(here.plan())[1]] == ["a"] * 4 + ["c"] * 2
+
+
+def test_f4_so_many_warm_nodes_are_passed_over_and_no_more() -> None:
+    warm = [_warm(f"n{at:03}", [A100], [0]) for at in range(SUSPECTS_MAX)]
+    assert where(cluster(*warm, node("z", models=[A100]), job(1, gpus=1)).plan()) == {1: [("z", [0])]}
+    more = _warm("o", [A100], [0])
+    assert where(cluster(*warm, more, node("z", models=[A100]), job(1, gpus=1)).plan()) == {1: [("n000", [0])]}

@@ -135,6 +135,18 @@ def test_what_one_victim_gives_up_is_enough_for_a_second_job_in_later_passes_too
     assert victims(later.plus(job(10, gpus=2, priority=1_000)).plan()) == [2]
 
 
+@pytest.mark.parametrize("limits", [{"gpus": 3}, {"cpus": 3}, {"jobs": 1}])
+def test_nobody_gives_way_to_a_job_that_a_limit_will_keep_once_another_of_its_tenant_has_started(
+    limits: dict[str, int],
+) -> None:
+    held = [low(1, ("a", [0, 1]), tenant="crowd"), low(2, ("b", [0, 1]), tenant="crowd")]
+    urgent = [job(each, gpus=2, cpus=2, tenant="lab", priority=1_000) for each in (8, 9)]
+    here = cluster(tenant("crowd"), tenant("lab", **limits), node("a", gpus=2), node("b", gpus=2), *held, *urgent)
+    told = here.plan()
+    assert [each.job for each in preempts(told)] == [8]
+    assert preempts(here.after(told).plan()) == [], "nor in the next pass"
+
+
 def test_with_what_is_ending_fewer_have_to_go() -> None:
     cancelled = ending(running_on(job(1, gpus=2), ("a", [0, 1])))
     held = [

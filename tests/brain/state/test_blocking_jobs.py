@@ -5,6 +5,7 @@ from msgspec.structs import replace
 
 from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.ids import JobId, NodeName
+from stoker.brain.domain.node import OrphanTask
 from stoker.brain.domain.plan import Reservation
 from stoker.brain.domain.reason import Reason, ReasonCode
 from stoker.brain.domain.units import HOUR_MS, MINUTE_MS, SECOND_MS, Instant
@@ -53,6 +54,18 @@ def test_one_that_shares_gpus_holds_its_shares_and_not_the_devices() -> None:
     found = waits(story, story.submit(spec(gpus=2)))
     assert {each.job.id: each.gpu_milli for each in found.jobs} == {few: 250, many: 1_200}
     assert found.fits_by is None
+
+
+def test_a_gpu_that_an_orphan_task_keeps_does_not_come_free_with_the_end_of_who_holds_it() -> None:
+    story = Story()
+    story.node("n1", gpus=2)
+    holder = running(story, "n1", [0, 1])
+    node = story.state.nodes[NodeName("n1")]
+    kept = (node.inventory.gpus[0].uuid,)
+    story.state.put_node(replace(node, strays=(OrphanTask(job=JobId(99), attempt=1, rank=0, gpus=kept),)))
+    assert waits(story, story.submit(spec(gpus=2))).fits_by is None
+    found = waits(story, story.submit(spec(gpus=1)))
+    assert [(each.job.id, each.gpu_milli) for each in found.jobs] == [(holder, 1_000)]
 
 
 def test_the_bound_is_when_enough_of_them_have_ended_and_not_all() -> None:

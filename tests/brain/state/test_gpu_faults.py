@@ -3,7 +3,7 @@
 from msgspec.structs import replace
 
 from stoker.brain.domain.health import GpuCondition, HealthKind, HealthState
-from stoker.brain.domain.ids import GpuUuid, JobId
+from stoker.brain.domain.ids import GpuUuid, JobId, NodeName
 from stoker.brain.domain.job import StopCause
 from stoker.brain.domain.lifecycle import JobState, Outcome
 from stoker.brain.domain.policy import Policy
@@ -98,6 +98,16 @@ def test_a_lost_gpu_is_counted_and_one_that_is_drained_is_offline() -> None:
     fails(story, replace(SICK, kind=HealthKind.HOT))
     sick = next(each for each in story.state.nodes.values() if each.name != node.name)
     assert gpu_statuses(story.state, sick)[GpuUuid("n1-0")] in ("busy", "offline")
+
+
+def test_a_gpu_that_was_suspect_and_can_not_be_read_any_more_is_lost() -> None:
+    story, _, _ = on_n1()
+    odd = replace(SICK, state=HealthState.SUSPECT, kind=HealthKind.XID, reason="the driver reports XID 999")
+    fails(story, odd)
+    node = story.state.nodes[NodeName("n1")]
+    assert gpu_statuses(story.state, node)[odd.uuid] == "busy"
+    story.register("n1", replace(node.inventory, gpus=(), gpu_fault="NVML: Driver Not Loaded"))
+    assert gpu_statuses(story.state, story.state.nodes[node.name])[odd.uuid] == "lost"
 
 
 def test_a_gpu_that_was_never_offered_is_known_all_the_same() -> None:

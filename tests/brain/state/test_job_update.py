@@ -48,10 +48,10 @@ def ran(minutes: int) -> tuple[Story, Job]:
 def test_p1_what_waits_may_change_in_all_and_keeps_its_place_of_submit() -> None:
     story = Story()
     story.node("n1", 2)
-    job = story.submit(spec(2))
+    job = story.submit(spec(2, requeue=False))
     before = story.job(job)
     changes: dict[str, object] = {
-        "name": "new", "comment": "c", "priority": 600, "time_limit_ms": HOUR_MS, "retries_max": 2, "requeue": False,
+        "name": "new", "comment": "c", "priority": 600, "time_limit_ms": HOUR_MS, "retries_max": 2, "requeue": True,
         "gpu_count": 1, "cpus": 3, "memory_mb": 64, "tasks": 2, "tasks_per_node": 2, "lost_after_ms": 0,
         "preemptible": True, "checkpoint_ms": 60_000, "warn": WarnSignal(10, 5_000),
         "begin": Instant(story.now + HOUR_MS),
@@ -66,6 +66,18 @@ def test_p1_what_waits_may_change_in_all_and_keeps_its_place_of_submit() -> None
     update(story, str(job), begin=Instant(0))
     assert story.decide() == [str(job)]
     assert [task.placement.cpus for task in story.job(job).attempts[-1].tasks] == [3, 3]
+
+
+def test_p2_no_change_makes_a_job_preemptible_that_is_not_requeued_as_no_submit_does() -> None:
+    story, _ = ran(1)
+    for changes in ({"preemptible": True, "requeue": False}, {"requeue": False}):
+        refusal = refused(story, "1", **changes)
+        assert (refusal.code, refusal.facts["other"]) == ("conflicting_fields", "requeue")
+        update(story, "1", preemptible=True)
+    update(story, "1", preemptible=False, requeue=False)
+    assert refused(story, "1", preemptible=True).code == "conflicting_fields"
+    old = story.submit(spec(preemptible=True, requeue=False, hold=True))
+    update(story, str(old), name="taken before this was refused")
 
 
 def test_p1_a_part_of_the_demand_or_of_the_selection_leaves_the_other_parts_as_they_were() -> None:

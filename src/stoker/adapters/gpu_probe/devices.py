@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from stoker.brain.domain.gpu import index_text
+from stoker.brain.domain.ids import GpuUuid
 from stoker.brain.domain.units import counted
 from stoker.ports import GpuFault, ProbedGpu, ProbeResult
 
@@ -22,7 +23,8 @@ TEXT_MAX: Final = 200
 GPUS_MAX: Final = 256
 FAULTS_MAX: Final = 256
 VARIABLES: Final = ("NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
-DEVICE_UUID: Final = re.compile(r"(GPU|MIG)-[0-9A-Za-z._/-]{1,80}")
+GPU_UUID: Final = re.compile(r"GPU-[0-9A-Za-z._/-]{1,80}")
+MIG_UUID: Final = re.compile(r"MIG-[0-9A-Za-z._/-]{1,80}")
 PCI_ADDRESS: Final = re.compile(r"([0-9A-Fa-f]{1,8}):([0-9A-Fa-f]{1,2}):([0-9A-Fa-f]{1,2})\.([0-9A-Fa-f]{1,2})")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _PAIR: Final = re.compile(r"[0-9]{1,4}:[0-9]{1,2}")
@@ -40,17 +42,18 @@ class DriverMissing(OSError):
     """There is nothing that could be asked for GPUs: most likely a machine without any."""
 
 
-def offered(gpus: _Gpus, faults: _Faults, divided: Mapping[str, str], environ: Mapping[str, str]) -> ProbeResult:
+def offered(gpus: _Gpus, faults: _Faults, divided: Mapping[GpuUuid, str], environ: Mapping[str, str]) -> ProbeResult:
     """Return the result of a probe that found these GPUs, MIG instances and faults.
 
-    `divided`: GPUs with MIG switched on, and of each in words why there is nothing to offer if it has no instance.
+    `divided`: GPUs with MIG switched on, and of each in words why there is nothing to offer if it has no instance;
+    empty = other faults say it.
     """
     ours, faults = _ours(gpus, faults, environ)
     with_some = {gpu.parent for gpu in gpus if gpu.parent}
     empty = tuple(
         GpuFault(where=gpu.uuid, error=divided[gpu.uuid])
         for gpu in ours
-        if gpu.uuid in divided and gpu.uuid not in with_some
+        if divided.get(gpu.uuid) and gpu.uuid not in with_some
     )
     whole = tuple(gpu for gpu in ours if gpu.uuid not in divided)
     hidden = _hidden(len([gpu for gpu in gpus if not gpu.parent]), environ) if gpus and not ours else ""
@@ -72,7 +75,7 @@ def parse_visible(text: str | None, *, pairs: bool = False) -> tuple[int | str, 
         token = word.strip()
         if token.isascii() and token.isdigit() and len(token) <= 4:
             visible.append(int(token))
-        elif (pairs and _PAIR.fullmatch(token)) or DEVICE_UUID.fullmatch(token):
+        elif (pairs and _PAIR.fullmatch(token)) or GPU_UUID.fullmatch(token) or MIG_UUID.fullmatch(token):
             visible.append(token)
         else:
             break

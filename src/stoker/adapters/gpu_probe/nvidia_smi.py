@@ -18,6 +18,7 @@ from stoker.adapters.gpu_probe.nvidia_smi_text import (
     mig_enabled,
     parse_query,
 )
+from stoker.brain.domain.ids import GpuUuid
 from stoker.brain.domain.units import counted
 from stoker.ports import GpuFault, ProbedGpu, ProbeResult
 
@@ -53,7 +54,9 @@ class SmiProbe:
                 raise OSError(f"{self._binary} failed (exit {said.status}): {told or 'it said nothing'}")
         faults = reading.faults or self._cut_short(reading.gpus, said.status)
         migs = self._migs() if reading.gpus else {}
-        return offered(reading.gpus, faults, {uuid: _mig_fault(count) for uuid, count in migs.items()}, self._environ)
+        return offered(
+            reading.gpus, faults, {GpuUuid(uuid): _mig_fault(count) for uuid, count in migs.items()}, self._environ
+        )
 
     def _cut_short(self, gpus: Sequence[ProbedGpu], status: int) -> tuple[GpuFault, ...]:
         """Return the fault of a list that may lack GPUs, since the program that printed it failed (S6)."""

@@ -19,8 +19,8 @@ from typing import Final, NamedTuple
 from msgspec.structs import replace
 
 from stoker.adapters.gpu_probe.devices import (
-    DEVICE_UUID,
     FAULTS_MAX,
+    GPU_UUID,
     GPUS_MAX,
     PCI_ADDRESS,
     TEXT_MAX,
@@ -100,7 +100,7 @@ def parse_figures(text: str, known: Mapping[int, GpuUuid]) -> SmiFigures:
         parts = [part.strip() for part in line.split(",")]
         if len(parts) < len(FIGURES_OF_OLD) or not _number_like(parts[0]) or int(parts[0]) in samples:
             continue
-        index, uuid = int(parts[0]), GpuUuid(parts[1] if DEVICE_UUID.fullmatch(parts[1]) else "")
+        index, uuid = int(parts[0]), GpuUuid(parts[1] if GPU_UUID.fullmatch(parts[1]) else "")
         broken = next((part for part in parts if _BROKEN.search(part)), "")
         ecc, mig = (*parts[len(FIGURES_OF_OLD) :], "", "")[:2]
         if mig.lower() == "enabled" and uuid:
@@ -130,7 +130,7 @@ def parse_processes(text: str | None, samples: Iterable[GpuSample]) -> list[GpuS
     for line in map(_clean, text.splitlines()):
         uuid, _, rest = line.partition(",")
         pid, _, used = rest.partition(",")
-        if DEVICE_UUID.fullmatch(uuid.strip()) and (number := _number(pid.strip())):
+        if GPU_UUID.fullmatch(uuid.strip()) and (number := _number(pid.strip())):
             found.setdefault(uuid.strip(), []).append(GpuProcess(number, _number(used.strip())))
     return [
         sample if sample.fault else replace(sample, processes=tuple(found.get(sample.uuid, ())[:PROCESSES_MAX]))
@@ -207,7 +207,7 @@ def _why_broken(parts: Sequence[str], uuid: str, total: str, known: Iterable[str
     for part in parts:
         if _BROKEN.search(part):
             return f"the driver says {part[:TEXT_MAX]!r}"
-    if not DEVICE_UUID.fullmatch(uuid):
+    if not GPU_UUID.fullmatch(uuid):
         return f"its UUID is {uuid[:TEXT_MAX]!r}"
     if uuid in known:
         return f"its UUID {uuid} was already listed for another GPU"

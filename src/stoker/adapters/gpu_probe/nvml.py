@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from stoker.adapters.bounded_run import BoundedRunner, ProgramOutput, ProgramTimeout
-from stoker.adapters.gpu_probe.devices import NO_INSTANCES, TEXT_MAX, DriverMissing, cleaned, offered
+from stoker.adapters.gpu_probe.devices import TEXT_MAX, DriverMissing, cleaned, offered
 from stoker.adapters.gpu_probe.nvml_answers import read_answer
 from stoker.adapters.gpu_probe.nvml_reader import MISSING
 from stoker.ports import ProbeResult
@@ -57,8 +57,7 @@ class NvmlProbe:
         self._late = [index for index in self._late if index in reading.unread and index != reading.asked]
         if reading.asked is not None:
             self._late.append(reading.asked)
-        divided = {str(uuid): NO_INSTANCES for uuid in reading.divided}
-        return offered(reading.gpus, reading.faults, divided, self._environ)
+        return offered(reading.gpus, reading.faults, reading.divided, self._environ)
 
 
 def folder_of_binding() -> str:

@@ -3,8 +3,8 @@
 Rules: N1  one GPU that can't be read is a fault of that GPU; it never hides the others
        N2  a value that the driver won't tell is unknown, never an error
        N3  a GPU is broken if any answer about it says that it is lost or wants a reset, if it can't be opened, has no
-           UUID or another's, or can't tell its memory for any reason but that the driver has no such number (unified
-           memory: 0)
+           UUID or another's, or can't tell its memory, or whether MIG is on, for any reason but that the driver has no
+           such number (unified memory: 0; no MIG)
        N4  the order is that of PCI addresses; `index` stays NVML's own
        N5  an answer that ends too early is the fault of the GPU that was asked last; those that weren't asked yet are
            one fault more
@@ -15,15 +15,17 @@ Rules: N1  one GPU that can't be read is a fault of that GPU; it never hides the
 Source: NVML API Reference, "Device Queries"; `nvmlReturn_t` for the codes; NVIDIA, "MIG User Guide", "Device Names".
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
 from msgspec.structs import replace
 
 from stoker.adapters.gpu_probe.devices import (
-    DEVICE_UUID,
+    GPU_UUID,
     GPUS_MAX,
+    MIG_UUID,
+    NO_INSTANCES,
     PCI_ADDRESS,
     TEXT_MAX,
     cleaned,
@@ -37,7 +39,7 @@ from stoker.ports import GpuFault, ProbedGpu
 MEMORY_MB_MAX: Final = 16 * 1024 * 1024
 _MIB: Final = 1 << 20
 _UNKNOWN_MODEL: Final = "unknown"
-_NEVER_TOLD: Final = (3, 4, 13)
+NEVER_TOLD: Final = (3, 4, 13)
 """Not supported, no permission, no such function."""
 _BROKEN: Final = (15, 16)
 """The GPU is lost, or wants a reset."""
@@ -79,8 +81,8 @@ class NvmlReading(NamedTuple):
     gpus: tuple[ProbedGpu, ...]
     """Instances come last."""
     faults: tuple[GpuFault, ...]
-    divided: tuple[GpuUuid, ...] = ()
-    """GPUs with MIG switched on, which are among `gpus`."""
+    divided: Mapping[GpuUuid, str] = {}
+    """GPUs with MIG switched on, which are among `gpus`, and why there is nothing to offer of one without instances."""
     unread: tuple[int, ...] = ()
     """Indexes."""
     asked: int | None = None
@@ -103,7 +105,7 @@ def read_answer(text: str, ended: str) -> NvmlReading:
     found: list[tuple[tuple[int, ...], ProbedGpu]] = []
     faults: list[GpuFault] = []
     instances: list[ProbedGpu] = []
-    divided: list[GpuUuid] = []
+    divided: dict[GpuUuid, str] = {}
     for line in lines:
         if line.index is None:
             continue
@@ -113,7 +115,7 @@ def read_answer(text: str, ended: str) -> NvmlReading:
             continue
         found.append((pci_order(_told(line.bus), line.index), gpu))
         if line.instances is not None:
-            divided.append(gpu.uuid)
+            divided[gpu.uuid] = NO_INSTANCES if not line.instances else ""  # else each has a fault of its own
             for told in line.instances:
                 instance = _instance(told, gpu, {seen.uuid for seen in instances})
                 (faults if isinstance(instance, GpuFault) else instances).append(instance)  # type: ignore[arg-type]  # each to its own
@@ -121,11 +123,11 @@ def read_answer(text: str, ended: str) -> NvmlReading:
     instances.sort(key=lambda each: (each.index, each.uuid))
     gpus = (*(gpu for _, gpu in found), *instances)
     if lines[-1].done:
-        return NvmlReading(gpus, tuple(faults), tuple(divided))
+        return NvmlReading(gpus, tuple(faults), divided)
     read = {line.index for line in lines}
     unread = tuple(index for index in range(first.count) if index not in read)
     asked = next((line.asked for line in reversed(lines) if line.asked in unread), None)
-    return NvmlReading(gpus, (*faults, *_unread_faults(unread, asked, ended)), tuple(divided), unread, asked)
+    return NvmlReading(gpus, (*faults, *_unread_faults(unread, asked, ended)), divided, unread, asked)
 
 
 def _lines(text: str) -> list[_NvmlLine]:
@@ -169,7 +171,7 @@ def _instance(line: _InstanceLine, gpu: ProbedGpu, known: set[str]) -> ProbedGpu
     """N7."""
     uuid, (memory, why) = _told(line.uuid), line.memory
     index = mig_index(gpu.index, line.slot)
-    if not DEVICE_UUID.fullmatch(uuid) or uuid in known:
+    if not MIG_UUID.fullmatch(uuid) or uuid in known:
         words = cleaned(line.uuid[1])[:TEXT_MAX] or f"its UUID is {uuid!r}"
         return GpuFault(where=f"GPU {index_text(index)}", error=f"its MIG instance can't be used: {words}")
     memory_mb = 0 if why or not 0 <= memory // _MIB <= MEMORY_MB_MAX else memory // _MIB
@@ -213,15 +215,18 @@ def _why_broken(line: _NvmlLine, uuid: str, known: set[str]) -> str | None:
         return f"it can't be opened: {_words(*line.handle)}"
     if line.uuid[1]:
         return f"it doesn't tell its UUID: {line.uuid[1][:TEXT_MAX]}"
-    if not DEVICE_UUID.fullmatch(uuid):
+    if not GPU_UUID.fullmatch(uuid):
         return f"its UUID is {uuid!r}"
     if uuid in known:
         return f"its UUID {uuid} was already listed for another GPU"
     memory, words = line.memory
-    if words and memory not in _NEVER_TOLD:
+    if words and memory not in NEVER_TOLD:
         return f"it doesn't tell its memory: {words[:TEXT_MAX]}"
     if not words and not 0 <= memory // _MIB <= MEMORY_MB_MAX:
         return f"its memory is {memory // _MIB} MiB"
+    mode, words = line.mig
+    if words and mode not in NEVER_TOLD:
+        return f"it doesn't tell whether it has MIG instances: {words[:TEXT_MAX]}"
     return None
 
 

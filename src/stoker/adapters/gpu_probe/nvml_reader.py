@@ -245,10 +245,17 @@ class _Reader:
         if why or mode != nvml.NVML_DEVICE_MIG_ENABLE:
             return {"mig": (mode, why)}
         slots, why = self._ask(nvml.nvmlDeviceGetMaxMigDeviceCount, handle)
-        instances = []
-        for slot in range(0 if why else min(slots, _MIGS_MAX)):
+        if why:
+            return {"mig": (slots, why)}
+        empty = (nvml.NVML_ERROR_NOT_FOUND, nvml.NVML_ERROR_INVALID_ARGUMENT)
+        instances: list[dict[str, Any]] = []
+        for slot in range(min(slots, _MIGS_MAX)):
             instance, why = self._ask(nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, slot)
-            if not why:
+            if why and instance in (nvml.NVML_ERROR_GPU_IS_LOST, nvml.NVML_ERROR_RESET_REQUIRED):
+                return {"mig": (instance, why)}
+            if why and instance not in empty:
+                instances.append({"slot": slot, "uuid": (instance, why)})
+            elif not why:
                 instances.append({"slot": slot, **tell(instance)})
         return {"mig": (mode, ""), "instances": instances}
 

@@ -29,8 +29,9 @@ from msgspec.structs import replace
 
 from stoker.adapters.bounded_run import ProgramTimeout
 from stoker.adapters.clock import SystemClock
-from stoker.adapters.gpu_probe.devices import DEVICE_UUID, TEXT_MAX, DriverMissing, cleaned
+from stoker.adapters.gpu_probe.devices import GPU_UUID, MIG_UUID, TEXT_MAX, DriverMissing, cleaned
 from stoker.adapters.gpu_probe.nvml import READER, folder_of_binding
+from stoker.adapters.gpu_probe.nvml_answers import NEVER_TOLD
 from stoker.adapters.gpu_probe.nvml_reader import MISSING
 from stoker.brain.domain.gpu import index_parts, mig_index
 from stoker.brain.domain.gpu_telemetry import GpuLook, GpuProcess, GpuSample
@@ -199,18 +200,21 @@ class NvmlSampler:
     def _learn(self, line: dict[str, Any]) -> None:
         """Take in what a line says of names."""
         index, (uuid, why) = int(line["index"]), line.get("uuid", (0, "unknown"))
-        if why or not DEVICE_UUID.fullmatch(str(uuid)):
+        if why or not GPU_UUID.fullmatch(str(uuid)):
             return
         self._uuids[index] = GpuUuid(str(uuid))
         if "instances" not in line:
             if not line.get("mig", (0, "unknown"))[1]:
                 self._instances.pop(index, None)
             return
-        self._instances[index] = {
-            mig_index(index, each["slot"]): (GpuUuid(str(each["uuid"][0])), _number(each, "gpu_instance") or 0)
-            for each in line["instances"]
-            if not each["uuid"][1] and DEVICE_UUID.fullmatch(str(each["uuid"][0]))
-        }
+        known, here = self._instances.get(index, {}), dict[int, tuple[GpuUuid, int]]()
+        for each in line["instances"]:
+            number, (own, why) = mig_index(index, each["slot"]), each["uuid"]
+            if not why and MIG_UUID.fullmatch(str(own)):
+                here[number] = GpuUuid(str(own)), _number(each, "gpu_instance") or 0
+            elif why and number in known:
+                here[number] = known[number]  # one that can't be opened keeps its name
+        self._instances[index] = here
 
     def _hit(self, index: int, gpu_instance: int) -> list[int]:
         """Return the indexes of the devices that an error is about (T5)."""
@@ -223,26 +227,28 @@ class NvmlSampler:
     def _samples(self, line: dict[str, Any], indexes: Sequence[int] | None) -> list[GpuSample]:
         """Return the samples of those devices of a line that were asked for: of the others XIDs stay untold."""
         index = int(line["index"])
-        fault = next(_gone(line), "") or next(
-            (words for _, words in (line.get("handle", _NO), line.get("uuid", _NO)) if words), ""
-        )
+        fault = _why_unusable(line)
         if fault and index in self._instances:
             return [each for each in self._of(index, fault=_words(fault)) if indexes is None or each.index in indexes]
+        mode, why = line.get("mig", _NO)
+        if why and mode not in NEVER_TOLD and self._instances.get(index):
+            unknown = self._of(index, unanswered=f"its GPU doesn't tell its MIG instances: {_words(why)}")
+            return [each for each in unknown if indexes is None or each.index in indexes]
         if "instances" not in line:
             return [self._sample(line, index, fault)] if indexes is None or index in indexes else []
         of_gpu = {name: line.get(name, (0, "unknown")) for name in _OF_GPU}
         shown = {mig_index(index, each["slot"]): {**of_gpu, **each} for each in line["instances"]}
         return [
-            self._sample(shown[number], number, next(_gone(shown[number]), ""), parent=self._uuids[index])
+            self._sample(shown[number], number, _why_unusable(shown[number]), parent=self._uuids[index])
             for number in self._instances[index]
             if indexes is None or number in indexes
         ]
 
     def _sample(self, line: dict[str, Any], index: int, fault: str, parent: str = "") -> GpuSample:
         used = _number(line, "used")
-        known = self._uuids.get(index, GpuUuid(""))
+        gpu, _ = index_parts(index)
         return GpuSample(
-            uuid=GpuUuid(str(line["uuid"][0])) if parent else known,
+            uuid=self._instances[gpu][index][0] if parent else self._uuids.get(index, GpuUuid("")),
             index=index,
             parent=GpuUuid(parent),
             utilization_percent=_number(line, "utilization", most=100),
@@ -270,6 +276,13 @@ def _gone(line: dict[str, Any]) -> Iterator[str]:
     for pair in line.values():
         if isinstance(pair, list) and _is_error(pair) and pair[0] in _GONE:
             yield pair[1]
+
+
+def _why_unusable(line: dict[str, Any]) -> str:
+    """Return why a device can't be used at all, in the driver's words; empty = it can (T3)."""
+    if lost := next(_gone(line), ""):
+        return lost
+    return next((str(words) for _, words in (line.get("handle", _NO), line.get("uuid", _NO)) if words), "")
 
 
 def _words(text: object) -> str:

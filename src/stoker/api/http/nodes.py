@@ -256,6 +256,7 @@ def _health_of(node: Node) -> dict[GpuUuid, GpuHealthView]:
     told = {
         each.uuid: GpuHealthView(state=each.state, kind=each.kind, reason=each.reason, since=iso_or_none(each.since))
         for each in node.inventory.conditions
+        if not (each.offered and each.uuid in lost)  # what it was before it couldn't be read
     }
     return lost | told
 

@@ -5,7 +5,6 @@ Units: GPUs are whole devices or a share of one in thousandths, memory is MiB, `
 
 from enum import StrEnum
 from functools import cached_property
-from typing import NamedTuple
 
 import msgspec
 
@@ -63,12 +62,19 @@ class Demand(msgspec.Struct, frozen=True, kw_only=True):
         return self.gpu_memory_mb or device_mb * self.gpu_share // WHOLE_GPU
 
 
-GpuDemand = tuple[Where, PartitionName, str, int, int, int, int]
-"""Demand for GPUs that many shapes have in common: selection, partition, model, memory in MiB, number and share of
-GPUs, and tasks per node."""
+GpusPerTask = tuple[str, int, int, int, int]
+"""Model, memory in MiB, number and share of the GPUs of a task, and tasks per node."""
 
 
-class QuotaGroup(NamedTuple):
+class GpuDemand(msgspec.Struct, frozen=True, cache_hash=True):
+    """Demand for GPUs that many shapes have in common, by which each pass looks for them."""
+
+    where: Where
+    partition: PartitionName
+    asked: GpusPerTask
+
+
+class QuotaGroup(msgspec.Struct, frozen=True, cache_hash=True):
     """Tenant, class and GPUs, by which shapes have one standing by quota: few, also where ten thousand wait."""
 
     tenant: TenantName
@@ -100,4 +106,4 @@ class Shape(msgspec.Struct, frozen=True, cache_hash=True, dict=True):
         """Its demand for GPUs."""
         each = self.demand
         asked = each.gpu_model, each.gpu_memory_mb, each.gpu_count, each.gpu_share, each.tasks_per_node
-        return self.where, self.partition, *asked
+        return GpuDemand(self.where, self.partition, asked)

@@ -42,6 +42,9 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     simulated: bool = False
     parent: GpuUuid = GpuUuid("")
     """UUID of the GPU of which this is a MIG instance. Empty = it is a GPU of its own."""
+    suspect: bool = False
+    """Whether something odd is seen of it, such as little headroom to the temperature from which on it gets no work: it
+    goes to a job where no other does as well."""
 
 
 class SharedGpu(msgspec.Struct, frozen=True):

@@ -32,6 +32,8 @@ class HealthKind(StrEnum):
     ECC = "ecc"
     XID = "xid"
     HOT = "hot"
+    WARM = "warm"
+    """Near the temperature from which on it gets no new work."""
     PROCESS = "process"
     """A process that is no task of this node is on it."""
     MEMORY = "memory"

@@ -169,6 +169,12 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.inventory.gpu_fault) and not self.unread
 
     @property
+    def gpus_by_uuid(self) -> dict[GpuUuid, Gpu]:
+        """Its GPUs but those that orphan tasks keep: these don't come free with the end of another task."""
+        kept = {uuid for stray in self.strays for uuid in stray.gpus}
+        return {gpu.uuid: gpu for gpu in self.inventory.gpus if gpu.uuid not in kept}
+
+    @property
     def schedulable(self) -> bool:
         """Whether it is in service: reachable, without a fault, not drained, not forgotten, in no pause."""
         barred = self.drain is not None or self.pause is not None or self.forgotten
@@ -197,8 +203,11 @@ class Free(msgspec.Struct, frozen=True):
 
     def take(self, placement: TaskPlacement) -> "Free":
         """Return the resources left after `placement`, which must be free."""
-        held = placement.gpus
-        left = tuple([gpu for gpu in self.gpus if gpu.uuid not in held]) if held else self.gpus
+        held, left = placement.gpus, self.gpus
+        if len(held) == 1 and left and left[0].uuid == held[0]:  # most often
+            left = left[1:]
+        elif held:
+            left = tuple([gpu for gpu in left if gpu.uuid not in held])
         taken = len(self.gpus) - len(left)
         is_whole = placement.gpu_share == WHOLE_GPU
         assert not is_whole or taken == len(held), f"a GPU is promised twice: {placement} from {self}"

@@ -298,6 +298,8 @@ _MEMBERS_ENDED_OLD: Final = "its members have ended: {succeeded} succeeded, {oth
 """Of arrays that ended before their failed and cancelled members were told apart."""
 _HELD_BY_SOMEBODY: Final = "a person holds it"
 """Of jobs that were held before it was noted who did it."""
+_PEAK: Final = " (peak {peak_mb} MiB)"
+"""Left out where the node can't tell it."""
 _GPUS_ON_ONE: Final = (
     "it needs {needed:GPU|GPUs} on one node; {free} that {free:=suits is|suit are} free, at most {best} on one"
 )
@@ -343,8 +345,10 @@ def _of_gang(reason: Reason) -> tuple[str, str] | None:
 def _sentence(reason: Reason) -> str:
     facts = reason.facts
     if of_gang := _of_gang(reason):
-        return of_gang[0]
+        return of_gang[0] if facts.get("peak_mb", 1) else of_gang[0].removesuffix(_PEAK)
     match reason.code:
+        case ReasonCode.OUT_OF_MEMORY if not facts.get("peak_mb", 1):
+            return _SENTENCES[reason.code][0].removesuffix(_PEAK)
         case ReasonCode.MEMBERS_ENDED if facts.keys() == {"succeeded", "others"}:
             return _MEMBERS_ENDED_OLD
         case ReasonCode.HELD if facts and not facts.get("by"):

@@ -97,12 +97,13 @@ class CandidateNodes:
         if by_free is None:
             by_free = self._by_free = self._filled()
         if self._at < len(moved):
-            if self._kinds_of is None:
-                self._kinds_of = {}
+            kinds_of = self._kinds_of
+            if kinds_of is None:
+                kinds_of = self._kinds_of = {}
                 for each in self.admitted.classes:
-                    self._kinds_of.update(dict.fromkeys(each.names, each.kinds))
-            for name, old, new in net_moves(moved[self._at :]):
-                kinds = self._kinds_of.get(name)
+                    kinds_of.update(dict.fromkeys(each.names, each.kinds))
+            for name, old, new in moved[-1:] if self._at == len(moved) - 1 else net_moves(moved[self._at :]):
+                kinds = kinds_of.get(name)
                 if kinds is not None:
                     _move(by_free[kinds], name, old, new)
             self._at = len(moved)
@@ -180,4 +181,8 @@ def _move(by_count: dict[int, list[NodeName]], name: NodeName, old: int, new: in
     del names[bisect_left(names, name)]
     if not names:
         del by_count[old]
-    insort(by_count.setdefault(new, []), name)
+    there = by_count.get(new)
+    if there is None:
+        by_count[new] = [name]
+    else:
+        insort(there, name)

@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 
 from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.fit import one_model_slots, suitable_gpus
-from stoker.brain.domain.gpu import model_matches
+from stoker.brain.domain.gpu import Gpu, model_matches
 from stoker.brain.domain.node import Free
 from stoker.brain.domain.reason import Reason
 from stoker.brain.engine.candidate_nodes import CandidateNodes
@@ -146,7 +146,7 @@ class GpuNumbers:
     """
 
     __slots__ = (
-        *("_capacities", "_how", "_rows", "_rows_at"),
+        *("_capacities", "_how", "_newest", "_newest_serves", "_rows", "_rows_at"),
         *("at_most_anywhere", "draft", "per_node", "reasons", "sample"),
     )
 
@@ -156,6 +156,9 @@ class GpuNumbers:
         """Any demand with the same GPUs per task."""
         self.per_node = sample.tasks_per_node or UNBOUNDED
         self._how: dict[GpuKinds, GpuCounting] = {}
+        self._newest: GpuKinds | None = None
+        """Kinds that were asked about last, most often the same, and whether it is enough to count their free GPUs."""
+        self._newest_serves = False
         self._capacities: dict[int, GpuCapacity] = {}
         self._rows: dict[NodeClass, list[CapacityRow]] = {}
         self._rows_at = -1
@@ -173,9 +176,13 @@ class GpuNumbers:
 
     def serving(self, admitted: SelectedNodes) -> Sequence[NodeClass] | None:
         """Return the classes of nodes whose free GPUs serve, all of them; None = some must be looked at."""
-        if len(admitted.kinds) == 1 and self.how(admitted.kinds[0]) is GpuCounting.BY_COUNT:
-            return admitted.classes  # by far the most
-        how = [*map(self.how, admitted.kinds)]
+        kinds = admitted.kinds
+        if len(kinds) == 1:  # by far the most
+            if kinds[0] is not self._newest:
+                self._newest, self._newest_serves = kinds[0], self.how(kinds[0]) is GpuCounting.BY_COUNT
+            if self._newest_serves:
+                return admitted.classes
+        how = [*map(self.how, kinds)]
         if GpuCounting.BY_GPU in how:
             return None
         if GpuCounting.NEVER not in how:
@@ -316,6 +323,7 @@ class DemandCache:
         self._misses += 1
         if self._misses % _MISSES_MAX == 0:
             self.capacity()
+            self._capacity_at = -1  # its rows are read later, when less may be free: good for a no, not for numbers
 
     def capacity(self) -> Capacity:
         """Return what is free now."""
@@ -337,7 +345,7 @@ class DemandCache:
                     (count, count // per_task if per_task else UNBOUNDED, n) for count, n in counts[kinds].items()
                 ]
             else:
-                serving = [(*self.gpus_of(each), 1) for each in self._free_on(kinds)]
+                serving = [(*self.gpus_of(each.gpus), 1) for each in self._free_on(kinds)]
             for gpus, serves, nodes in serving:
                 slots += serves * nodes
                 spread += (serves if serves < per_node else per_node) * nodes
@@ -359,7 +367,7 @@ class DemandCache:
         """Return the rows of nodes that have this free, those that serve. `by_count`: all their GPUs suit."""
         rows: list[CapacityRow] = []
         for free in frees:
-            serves = self.slots(len(free.gpus)) if by_count else self.gpus_of(free)[1]
+            serves = self.slots(len(free.gpus)) if by_count else self.gpus_of(free.gpus)[1]
             if serves:
                 rows.append((min(serves, self.per_node), free.cpus, free.memory_mb))
         return rows
@@ -367,9 +375,9 @@ class DemandCache:
     def _free_on(self, kinds: GpuKinds) -> Iterator[Free]:
         yield from self.candidates.free_on(kinds)
 
-    def gpus_of(self, free: Free) -> tuple[int, int]:
-        """Return the number of suitable GPUs, and of the tasks that they alone would serve."""
-        suitable = suitable_gpus(free.gpus, self.sample)
+    def gpus_of(self, gpus: Sequence[Gpu]) -> tuple[int, int]:
+        """Return the number of suitable GPUs of one node, and of the tasks that they alone would serve."""
+        suitable = suitable_gpus(gpus, self.sample)
         if self.mixed or self.gpu_count < 2:
             return len(suitable), self.slots(len(suitable))
         return len(suitable), one_model_slots(suitable, self.gpu_count)

@@ -14,6 +14,7 @@ Limits: made in well under a millisecond for 5,000 nodes, because the values in 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from typing import Final, NamedTuple
 
+import msgspec
 from msgspec.structs import replace
 
 from stoker.brain.domain.allocation import TaskPlacement
@@ -24,6 +25,10 @@ from stoker.brain.state.view import GpuKinds, NodeClass, View
 
 _NODE_BITS: Final = 32
 """For a number of nodes in a packed number."""
+
+
+_OF_VIEW: Final = 0
+"""The version of what is free in the view."""
 
 
 def unpacked(packed: int) -> dict[int, int]:
@@ -85,7 +90,7 @@ class _Overdraft(NamedTuple):
     memory_mb: int
 
 
-class _NodeUndo(NamedTuple):
+class _NodeUndo(msgspec.Struct, frozen=True):
     node: NodeName
     before: Free
     overdraft: _Overdraft | None
@@ -101,7 +106,18 @@ class Draft:
     """Free resources at one point of a pass; `free` and `moved` are read elsewhere and changed here alone."""
 
     __slots__ = (
-        *("_counted", "_counted_at", "_gpus", "_grouped", "_grouped_at", "_journal", "_overdrafts", "_ports", "_view"),
+        *(
+            "_changes",
+            "_counted",
+            "_counted_at",
+            "_gpus",
+            "_grouped",
+            "_grouped_at",
+            "_journal",
+            "_overdrafts",
+            "_ports",
+            "_view",
+        ),
         *("by_free", "free", "gpu_sharers_max", "grown", "moved", "shared", "shared_moved", "version"),
     )
 
@@ -117,8 +133,9 @@ class Draft:
         self._overdrafts: dict[NodeName, _Overdraft] = {}
         self._gpus: dict[NodeName, dict[GpuUuid, Gpu]] = {}
         """The GPUs of nodes that can come free, by those that were asked about."""
-        self.version = 0
+        self.version = _OF_VIEW
         """Another number whenever something else is free."""
+        self._changes = _OF_VIEW
         self.grown = 0
         """Another number whenever more may be free than before (T4)."""
         self.moved: list[tuple[NodeName, int, int]] = []
@@ -140,15 +157,14 @@ class Draft:
 
     def take_free(self, placement: TaskPlacement) -> TaskPlacement:
         """Take what is free of a placement of whole GPUs, and return that."""
-        free = self.free[placement.node]
-        here = {gpu.uuid for gpu in free.gpus}
-        left = replace(
-            placement,
-            gpus=tuple(uuid for uuid in placement.gpus if uuid in here),
-            cpus=min(free.cpus, placement.cpus),
-            memory_mb=min(free.memory_mb, placement.memory_mb),
-        )
-        self.take(left)
+        free, gpus = self.free[placement.node], placement.gpus
+        if gpus:
+            here = {gpu.uuid for gpu in free.gpus}
+            gpus = tuple([uuid for uuid in gpus if uuid in here])
+        cpus, memory_mb = min(free.cpus, placement.cpus), min(free.memory_mb, placement.memory_mb)
+        left = replace(placement, gpus=gpus, cpus=cpus, memory_mb=memory_mb)
+        if gpus or cpus or memory_mb:
+            self.take(left)
         return left
 
     def put_back(self, placement: TaskPlacement) -> None:
@@ -179,9 +195,7 @@ class Draft:
     def _gpus_of(self, node: NodeName) -> dict[GpuUuid, Gpu]:
         known = self._gpus.get(node)
         if known is None:
-            record = self._view.nodes[node]
-            kept = {uuid for stray in record.strays for uuid in stray.gpus}
-            known = self._gpus[node] = {gpu.uuid: gpu for gpu in record.inventory.gpus if gpu.uuid not in kept}
+            known = self._gpus[node] = self._view.nodes[node].gpus_by_uuid
         return known
 
     def _overdraft(self, node: NodeName) -> _Overdraft:
@@ -218,7 +232,9 @@ class Draft:
 
     def packed(self, classes: Iterable[NodeClass]) -> int:
         """Return the numbers of several classes, added up."""
-        return sum(map(self.nodes_by_free().__getitem__, classes))
+        if self._counted_at < len(self.moved):
+            self.nodes_by_free()
+        return sum(map(self._counted.__getitem__, classes))
 
     def packed_anywhere(self) -> int:
         """Return those of all nodes as they are in the view."""
@@ -231,6 +247,16 @@ class Draft:
         return all(
             len(free[name].gpus) == len(before[name].gpus) for name in dict.fromkeys(each[0] for each in self.moved)
         )
+
+    def recognize_view(self) -> None:
+        """Let the version be that of the view where all that was taken was given back.
+
+        What was counted at the start needn't be counted anew then.
+        """
+        before, free = self._view.free, self.free
+        changed = dict.fromkeys([undo.node for undo in self._journal if isinstance(undo, _NodeUndo)])
+        if all(free[name] == before[name] for name in changed):
+            self.version = _OF_VIEW
 
     def names_by_free(self) -> Mapping[NodeClass, Mapping[int, Sequence[NodeName]]]:
         """Return the nodes of a class that take work by their number of free GPUs, by name. Shared likewise."""
@@ -262,6 +288,7 @@ class Draft:
         self.free[node] = after
         if before.shared is not after.shared:
             self.shared_moved.append((node, before.shared, after.shared))
-        self.version += 1
+        self._changes += 1
+        self.version = self._changes
         if old != new:
             self.moved.append((node, old, new))

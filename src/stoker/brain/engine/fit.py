@@ -4,8 +4,11 @@ Rules: F1  a node takes part when the demand cache counts its GPUs and it isn't 
        F2  tightest: fewest suitable GPUs left over, then (when no GPU is asked) nodes that own none, then fewest CPUs
            and least memory left over, then by name
        F3  without a GPU in the demand every free GPU is left over, so it goes where fewest are free
+       F4  before fewest CPUs are compared: a node with enough GPUs of which nothing odd is seen (thermal headroom)
 Limits: per bucket of equally free nodes at most CANDIDATES_MAX that fit are compared: the first by name. So the fit is
-        best in GPUs, and only good in CPUs and memory. Nodes that don't fit are all looked at before it says no.
+        best in GPUs, and only good in CPUs and memory. Nodes that don't fit are all looked at before it says no. F4
+        costs nothing until a node is chosen for its odd GPUs; then at most SUSPECTS_MAX nodes are looked at for it, and
+        a gang that no node holds whole knows it of the node alone that takes its rest.
 """
 
 from collections.abc import Collection, Container, Iterator, Sequence
@@ -15,12 +18,14 @@ from typing import Final, NamedTuple
 from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.fit import tasks_that_fit
 from stoker.brain.domain.ids import NodeName
-from stoker.brain.engine.demand_cache import DemandCache
+from stoker.brain.engine.demand_cache import UNBOUNDED, DemandCache
 from stoker.brain.state.view import GpuKinds
 
 CANDIDATES_MAX: Final = 32
 """Fitting nodes compared per bucket. More would cost more than the better fit is worth: a bucket's nodes have the same
 number of free GPUs already."""
+SUSPECTS_MAX: Final = 256
+"""Nodes that one search passes over since tasks would get odd GPUs there; any more count as such nodes unseen."""
 
 
 class NodeFit(NamedTuple):
@@ -45,11 +50,27 @@ class Search:
         self._free_on = cache.candidates.draft.free
         self.barred = barred
 
-    def tightest(self, tasks: int, besides: Container[NodeName] = ()) -> NodeFit | None:
+    def tightest(self, tasks: int, besides: Collection[NodeName] = ()) -> NodeFit | None:
         """Return the node, other than `besides`, that `tasks` tasks fill best; None when no node holds them all.
 
         `tasks` must not be more than may share a node.
         """
+        best = self._best(tasks, besides, UNBOUNDED)
+        if best is not None and self.takes_suspects(best[-1], tasks):
+            trusted = self._best(tasks, _WithSuspects(self, tasks, besides), best[0])
+            best = trusted if trusted is not None and trusted[0] == best[0] else best
+        return NodeFit(best[-1], tasks) if best is not None else None
+
+    def takes_suspects(self, name: NodeName, tasks: int) -> bool:
+        """Return whether tasks on this node would get GPUs of which something odd is seen."""
+        gpus = self._free_on[name].gpus
+        if not self.demand.gpu_count or not any(gpu.suspect for gpu in gpus):
+            return False
+        trusted = [gpu for gpu in gpus if not gpu.suspect]
+        return self.cache.gpus_of(trusted)[1] < tasks
+
+    def _best(self, tasks: int, besides: Container[NodeName], left_over_max: int) -> _Tightness | None:
+        """Return the tightest node; one with more GPUs left over than so many may be missed."""
         gpus = self.demand.gpu_count * tasks
         best: _Tightness | None = None
         by_free = self.cache.candidates.by_free()
@@ -58,14 +79,14 @@ class Search:
             for count in sorted(buckets):
                 if count < gpus:
                     continue
-                if by_count and best is not None and count - gpus > best[0]:
+                if by_count and count - gpus > (left_over_max if best is None else best[0]):
                     break
                 found = self._tightest_of(buckets[count], kinds, count, tasks, besides)
                 if found is not None and (best is None or found < best):
                     best = found
                 if found is not None and by_count:
                     break
-        return NodeFit(best[-1], tasks) if best is not None else None
+        return best
 
     def _tightest_of(
         self, names: Sequence[NodeName], kinds: GpuKinds, count: int, tasks: int, besides: Container[NodeName]
@@ -74,15 +95,16 @@ class Search:
         demand = self.demand
         gpus, cpus, memory_mb = demand.gpu_count * tasks, demand.cpus * tasks, demand.memory_mb * tasks
         by_count, free_on, barred = self.cache.by_count[kinds], self._free_on, self.barred
+        any_barred = besides != () or bool(barred)  # else a look at each of them is a quarter of all
         best: _Tightness | None = None
         compared = best_cpus = best_memory_mb = 0
         for name in names:
             free = free_on[name]
-            if free.cpus < cpus or free.memory_mb < memory_mb or name in besides or name in barred:
+            if free.cpus < cpus or free.memory_mb < memory_mb or (any_barred and (name in besides or name in barred)):
                 continue
             suitable = count
             if not by_count:
-                suitable, slots = self.cache.gpus_of(free)
+                suitable, slots = self.cache.gpus_of(free.gpus)
                 if slots < tasks:
                     continue
             # Most nodes are no better, which is known before a key is made: names ascend.
@@ -139,8 +161,26 @@ class Search:
         if name in self.barred:
             return 0
         free = self._free_on[name]
-        suitable = count if by_count else self.cache.gpus_of(free)[1] * self.demand.gpu_count
+        suitable = count if by_count else self.cache.gpus_of(free.gpus)[1] * self.demand.gpu_count
         return tasks_that_fit(suitable, free.cpus, free.memory_mb, self.demand)
+
+
+class _WithSuspects(Container[NodeName]):
+    """`besides`, and the nodes on which tasks would get GPUs of which something odd is seen (F4)."""
+
+    def __init__(self, search: Search, tasks: int, besides: Container[NodeName]) -> None:
+        self._search = search
+        self._tasks = tasks
+        self._besides = besides
+        self._suspects = 0
+
+    def __contains__(self, name: object) -> bool:
+        if name in self._besides or self._suspects > SUSPECTS_MAX:
+            return True
+        assert isinstance(name, str), f"no name of a node: {name!r}"
+        takes = self._search.takes_suspects(NodeName(name), self._tasks)
+        self._suspects += takes
+        return takes
 
 
 def _popped(waiting: list[tuple[int, int, NodeName]]) -> NodeFit:

@@ -8,6 +8,7 @@ Rules: G1  all tasks or none
        U1  a task gets GPUs of one model while any model has enough of them; the mix is the last resort
        U2  of several models with enough, the one with the fewest to spare, then the least memory, then by name
        U3  within a model the first free in device order, so that what is left stays together
+       U5  GPUs of which something odd is seen are left where the others of their model suffice (thermal headroom)
        U4  tasks are in device order: by the first GPU they hold
        R1  a port is unique per node *address*, among live attempts and within this pass: nodes may share an address
        R2  two jobs in a row start their search at different ports, so a port that just came free rests a while
@@ -22,7 +23,7 @@ from msgspec.structs import replace
 
 from stoker.brain.domain.allocation import TaskPlacement
 from stoker.brain.domain.demand import Demand
-from stoker.brain.domain.fit import suitable_gpus
+from stoker.brain.domain.fit import one_model_slots, suitable_gpus
 from stoker.brain.domain.gpu import Gpu
 from stoker.brain.domain.ids import GpuUuid, JobId, NodeName
 from stoker.brain.domain.plan import Place
@@ -63,19 +64,36 @@ def _spread(search: Search, tasks: int) -> list[NodeFit] | None:
 
 def number_ranks(draft: Draft, fits: Sequence[NodeFit], demand: Demand) -> list[TaskPlacement]:
     """Return what each rank holds, in rank order. Nothing is taken from the draft yet."""
+    if len(fits) == 1 == demand.tasks and not demand.shares:  # most often
+        node = fits[0].node
+        gpus = without_suspects(suitable_gpus(draft.free[node].gpus, demand), demand.gpu_count, 1)
+        (uuids,) = choose_gpus(gpus, demand.gpu_count, 1)
+        return [TaskPlacement(rank=0, node=node, gpus=uuids, cpus=demand.cpus, memory_mb=demand.memory_mb)]
     placements: list[TaskPlacement] = []
     for each in sorted(fits) if len(fits) > 1 else fits:
         if demand.shares:
             taken = choose_shares(draft.free[each.node], demand, each.node, each.tasks, draft.gpu_sharers_max)
             placements += [replace(share, rank=rank) for rank, share in enumerate(taken, start=len(placements))]
             continue
-        gpus = suitable_gpus(draft.free[each.node].gpus, demand)
+        gpus = without_suspects(suitable_gpus(draft.free[each.node].gpus, demand), demand.gpu_count, each.tasks)
         chosen = choose_gpus(gpus, demand.gpu_count, each.tasks)
         placements += [
             TaskPlacement(rank=rank, node=each.node, gpus=uuids, cpus=demand.cpus, memory_mb=demand.memory_mb)
             for rank, uuids in enumerate(chosen, start=len(placements))
         ]
     return placements
+
+
+def without_suspects(suitable: Sequence[Gpu], gpu_count: int, tasks: int) -> Sequence[Gpu]:
+    """Return those of the suitable GPUs that are chosen from, in the order given, enough for all `tasks` (U5)."""
+    trusted = [gpu for gpu in suitable if not gpu.suspect]
+    if len(trusted) == len(suitable):
+        return suitable
+    if len({gpu.model for gpu in suitable}) > 1:
+        return trusted if one_model_slots(trusted, gpu_count or 1) >= tasks else suitable
+    missing = max(0, gpu_count * tasks - len(trusted))
+    taken = {gpu.uuid for gpu in [gpu for gpu in suitable if gpu.suspect][:missing]}
+    return [gpu for gpu in suitable if not gpu.suspect or gpu.uuid in taken]
 
 
 def choose_gpus(suitable: Sequence[Gpu], gpu_count: int, tasks: int) -> list[tuple[GpuUuid, ...]]:
@@ -141,4 +159,11 @@ def meeting(draft: Draft, view: View, policy: Policy, place: Place, demand: Dema
     if port is None:
         return None
     draft.take_port(address, port)
-    return replace(place, master_addr=address, master_port=port)
+    return Place(
+        job=place.job,
+        attempt=place.attempt,
+        array=place.array,
+        tasks=place.tasks,
+        master_addr=address,
+        master_port=port,
+    )

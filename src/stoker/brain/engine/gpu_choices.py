@@ -1,10 +1,11 @@
 """Ways in which one demand for GPUs may be served, and the search through them for one job."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from stoker.brain.domain.demand import Demand, Shape
 from stoker.brain.domain.ids import NodeName
+from stoker.brain.domain.reason import Reason
 from stoker.brain.engine import explain
 from stoker.brain.engine.candidate_nodes import CandidateNodes
 from stoker.brain.engine.demand_cache import DemandCache, GpuNumbers
@@ -15,7 +16,6 @@ from stoker.brain.state.view import NodeClass, SelectedNodes
 
 NEW_ROWS_MAX: Final = 128
 """Nodes of which a table needs rows that no other selection had, up to which it costs no more than a search in vain."""
-FindCandidates = Callable[[SelectedNodes], CandidateNodes]
 NOT_COUNTED: Final = -1
 NODES_PER_SHAPE: Final = 8
 """Where a shape has no more nodes to itself, a table of what is free on them is cheaper than searches in vain."""
@@ -25,13 +25,19 @@ class GpuChoices:
     """Ways in which one demand for GPUs may be served: one model per task, then, where that could help, a mix."""
 
     __slots__ = (
-        *("_at_start", "_caches", "_candidates", "_counted", "_counted_grown", "_demand", "_find", "_is_known"),
-        *("_is_of_view", "_serving"),
-        *("admitted", "at_most", "numbers", "shapes", "waiting"),
+        *("_at_start", "_caches", "_candidates", "_candidates_of", "_counted", "_counted_grown"),
+        *("_demand", "_is_known", "_is_of_view", "_serving"),
+        *("admitted", "at_most", "numbers", "waiting"),
     )
 
-    def __init__(self, admitted: SelectedNodes, demand: Demand, numbers: GpuNumbers, find: FindCandidates) -> None:
-        self.admitted, self._demand, self.numbers, self._find = admitted, demand, numbers, find
+    def __init__(
+        self,
+        admitted: SelectedNodes,
+        demand: Demand,
+        numbers: GpuNumbers,
+        candidates_of: Mapping[SelectedNodes, CandidateNodes],
+    ) -> None:
+        self.admitted, self._demand, self.numbers, self._candidates_of = admitted, demand, numbers, candidates_of
         self._candidates: CandidateNodes | None = None
         self._caches: tuple[DemandCache, ...] | None = None
         self._serving: Sequence[NodeClass] | None = None
@@ -43,8 +49,6 @@ class GpuChoices:
         self._is_of_view = False
         self.at_most = numbers.at_most_anywhere
         """No gang of more tasks found GPUs at the start."""
-        self.shapes: list[Shape] = []
-        """Those for which there are enough GPUs at the start."""
         self.waiting: explain.WaitExplanation | None = None
 
     def may_have_held(self, tasks: int) -> bool:
@@ -54,8 +58,9 @@ class GpuChoices:
         are so on all nodes together; and of most of the others the numbers say it.
         """
         if self._at_start is None and tasks <= self.at_most:
-            self._at_start, self._is_of_view = self.packed_now(), not self.numbers.draft.moved
-            self.at_most = self._counted = self.at_most_now()
+            packed = self._at_start = self.packed_now()
+            self._is_of_view = not self.numbers.draft.moved
+            self.at_most = self._counted = self._at_most(packed)
             self._counted_grown = self.numbers.draft.grown
         return tasks <= self.at_most
 
@@ -63,7 +68,7 @@ class GpuChoices:
     def candidates(self) -> CandidateNodes:
         """The nodes that it selects."""
         if self._candidates is None:
-            self._candidates = self._find(self.admitted)
+            self._candidates = self._candidates_of[self.admitted]
         return self._candidates
 
     @property
@@ -97,7 +102,10 @@ class GpuChoices:
 
     def at_most_now(self) -> int:
         """Return a number of tasks beyond which no gang finds GPUs, with all that was taken."""
-        return self.last.at_most_now() if self._serving is None else self.numbers.capacity(self.packed_now()).spread
+        return self._at_most(self.packed_now())
+
+    def _at_most(self, packed: int) -> int:
+        return self.last.at_most_now() if packed == NOT_COUNTED else self.numbers.capacity(packed).spread
 
     def may_hold(self, tasks: int) -> bool:
         """Return whether a gang of so many tasks may find GPUs.
@@ -109,11 +117,13 @@ class GpuChoices:
             return tasks <= self.last.at_most()
         if self._counted_grown != self.numbers.draft.grown:
             self._counted, self._counted_grown = self.at_most_now(), self.numbers.draft.grown
+            if self._caches is not None:
+                self._caches[-1].knows_at_most(self._counted, self._counted_grown)
         return tasks <= self._counted
 
-    def pays_for_table(self) -> bool:
+    def pays_for_table(self, shapes: int) -> bool:
         """Return whether so many shapes may fit that a table of what is free is cheaper than searches in vain."""
-        most = len(self.shapes) * NODES_PER_SHAPE
+        most = shapes * NODES_PER_SHAPE
         if self._serving is None:
             return self.last.node_count() <= most
         return self.numbers.nodes_without_rows(self._serving) <= max(most, NEW_ROWS_MAX)
@@ -143,3 +153,21 @@ def first_fits(searches: Sequence[Search]) -> list[NodeFit] | None:
         if fits:
             return fits
     return None
+
+
+def by_choices(
+    blocked: Mapping[Shape, GpuChoices | Reason],
+) -> tuple[Mapping[GpuChoices, Shape], Mapping[GpuChoices, Sequence[Shape]]]:
+    """Return the shapes that wait for nodes by what may serve them: the first shape of each, and those after it.
+
+    Naive: a list for each. But where each shape has a selection of its own, ten thousand lists would be made of one.
+    """
+    firsts, others = dict[GpuChoices, Shape](), dict[GpuChoices, list[Shape]]()
+    for shape, choices in blocked.items():
+        if isinstance(choices, GpuChoices) and firsts.setdefault(choices, shape) is not shape:
+            shapes = others.get(choices)
+            if shapes is None:
+                others[choices] = [shape]
+            else:
+                shapes.append(shape)
+    return firsts, others

@@ -29,6 +29,7 @@ from stoker.brain.domain.job import Job, StopCause
 from stoker.brain.domain.plan import Victim
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.preemption import spared_because
+from stoker.brain.domain.quota import Amount, held, needs
 from stoker.brain.domain.tenant import path_of
 from stoker.brain.domain.units import NEVER, Instant
 from stoker.brain.engine.draft import Draft
@@ -82,17 +83,22 @@ class VictimSearch:
         """Those that will be gone in time whatever is decided here."""
         for each in self._running.values():
             if each.stopping:
-                self._charge(each.shape, -_milli_of(each))
+                self._discharge(each)
                 if each.ends_by > now:
                     self._ending.append(each)
 
     def promise(self, shape: Shape) -> None:
         """Count a job that gets what others give up."""
-        self._charge(shape, shape.demand.total_milli)
+        for used in (self._used, self._expected):
+            _charge(used, shape, needs(shape.demand), 1)
 
     def expect(self, shape: Shape, jobs: int = 1) -> None:
         """Count a job that will start on what comes free anyway."""
-        self._charge_to(self._expected, shape, jobs * shape.demand.total_milli)
+        _charge(self._expected, shape, needs(shape.demand), jobs)
+
+    def breaks_limit(self, shape: Shape) -> bool:
+        """Return whether one more job would go beyond a limit, once those who were promised places have started."""
+        return self._order.breaks_limit(shape, self._used)
 
     def victims(self, waiting: Job, fits: Fits) -> tuple[StopCause, tuple[Victim, ...]] | None:
         """Return why and who is to give way to a job that doesn't fit; None = nobody may, or it wouldn't help (P4).
@@ -106,7 +112,7 @@ class VictimSearch:
                 self._chosen.update((each.job, each) for each in chosen)
                 for each in chosen:
                     self._free(each)
-                    self._charge(each.running.shape, -each.milli)
+                    self._discharge(each.running)
                 return cause, tuple(sorted(Victim(each.job, self._attempt(each.job)) for each in chosen))
         return None
 
@@ -132,6 +138,8 @@ class VictimSearch:
         priority, policy, shape = waiting.spec.priority, self._policy, waiting.spec.shape
         owed_to = self._order.owed_to(shape, self._expected) if cause is StopCause.RECLAIMED else None
         if owed_to is not None and not any(owed_to):
+            return []
+        if owed_to is None and not self._view.preemptible:
             return []
         found = []
         for each in self._running.values():
@@ -303,7 +311,7 @@ class VictimSearch:
         """What the end of a job frees on a node."""
         known = self._gpus.get(node)
         if known is None:
-            known = self._gpus[node] = {gpu.uuid: gpu for gpu in self._view.nodes[node].inventory.gpus}
+            known = self._gpus[node] = self._view.nodes[node].gpus_by_uuid
         here = [task for task in holder.running.tasks if task.node == node]
         gpus = sum(
             uuid in known and suits(known[uuid], demand)
@@ -313,14 +321,15 @@ class VictimSearch:
         )
         return NodeAmount(gpus, sum(task.cpus for task in here), sum(task.memory_mb for task in here))
 
-    def _charge(self, shape: Shape, milli: int) -> None:
-        self._charge_to(self._used, shape, milli)
-        self._charge_to(self._expected, shape, milli)
+    def _discharge(self, ending: RunningJob) -> None:
+        for used in (self._used, self._expected):
+            _charge(used, ending.shape, held(self._view.job(ending.job)), -1)
 
-    @staticmethod
-    def _charge_to(used: UsageDraft, shape: Shape, milli: int) -> None:
-        for row in used.account(shape).charged:
-            row[0] += milli
+
+def _charge(used: UsageDraft, shape: Shape, amount: Amount, times: int) -> None:
+    for row in used.account(shape).charged:
+        for at, each in enumerate(amount):
+            row[at] += times * each
 
 
 def _milli_of(running: RunningJob) -> int:

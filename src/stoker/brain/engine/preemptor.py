@@ -95,42 +95,40 @@ class Preemptor:
             return False
         return self._order.limit_reached(shape) is None
 
-    def preempt(
-        self, candidate: Candidate, record: Job, searches: Sequence[Search], over_at: Instant
-    ) -> Preempt | None:
+    def preempt(self, candidate: Candidate, searches: Sequence[Search], over_at: Instant) -> Preempt | None:
         """Return who is to give way to a blocked job. What is free of its future places is kept for it from now on.
 
-        `record` is its own, or that of its array; `searches` are those of its demand in the draft. `over_at` is when
-        it would have ended; NEVER = it has no backfill before it.
+        `searches` are those of its demand in the draft. `over_at` is when it would have ended; NEVER = it has no
+        backfill before it.
         """
-        shape = candidate.shape
+        shape, record = candidate.shape, candidate.record
         if candidate.job in self.claiming or candidate.job in self._served:
+            return None
+        if self.claiming and self._victim_search().breaks_limit(shape):
+            self._in_vain[shape] = None  # as much as may be is promised to its tenant's other jobs
             return None
         self.tries_left -= 1
         if over_at != NEVER and self._will_backfill(over_at, searches):
             return None
-        if self._search is None:
-            self._search = VictimSearch(self._draft, self._view, self._policy, self._now, self._order)
-            for claiming in self.claiming.values():
-                self._search.promise(claiming)
+        search = self._victim_search()
         mark = self._draft.checkpoint()
-        self._let_go(candidate, self._search)
+        self._let_go(candidate, search)
         found, fits = None, first_fits(searches)
         is_served = fits is not None  # what others give up already, or what ends anyway, is enough for it too
         if not is_served:
-            found = self._search.victims(record, lambda: first_fits(searches) is not None)
+            found = search.victims(record, lambda: first_fits(searches) is not None)
             fits = first_fits(searches) if found else None
         tasks = number_ranks(self._draft, fits, shape.demand) if fits else None
         self._draft.rollback(mark)
         if is_served and tasks is not None:
             self._served[candidate.job] = tasks
-            self._search.expect(shape)
+            search.expect(shape)
             return None
         if found is None or tasks is None:
             self._in_vain[shape] = None
             return None
         cause, victims = found
-        self._search.promise(shape)
+        search.promise(shape)
         self.claiming[candidate.job] = shape
         self._places[candidate.job] = tasks
         specs = {victim.job: self._view.job(victim.job).spec for victim in victims}
@@ -139,6 +137,13 @@ class Preemptor:
         self._reservations.claim(candidate.job, tasks, ends_in_ms(record.spec, self._policy), gone_by)
         array = candidate.array if candidate.lazy else JobId(0)
         return Preempt(job=candidate.job, array=array, tasks=tuple(tasks), victims=victims, cause=cause)
+
+    def _victim_search(self) -> VictimSearch:
+        if self._search is None:
+            self._search = VictimSearch(self._draft, self._view, self._policy, self._now, self._order)
+            for claiming in self.claiming.values():
+                self._search.promise(claiming)
+        return self._search
 
     def _will_backfill(self, over_at: Instant, searches: Sequence[Search]) -> bool:
         """Whether a job fits into what is kept until then: nobody need give way to it."""
@@ -159,11 +164,10 @@ class Preemptor:
             self._guarantee_hold.lend(shape)
         search.free_ending(self._reservations.nodes_but_of(candidate.job))
         search.free_chosen()
+        # Naive: free what is kept for them too, and take their places whole: twice the work for the same.
         for job, tasks in chain(self._claims.items(), self._places.items(), self._served.items()):
-            if job in self.claiming:
-                self._reservations.lend(job)
-            for task in tasks:  # what ends on nodes of others isn't free here
-                self._draft.take_free(task)
+            for task in self._reservations.to_come(job) if job in self.claiming else tasks:
+                self._draft.take_free(task)  # what ends on nodes of others isn't free here
         for shape in lent:
             if shape != candidate.shape:
                 self._guarantee_hold.hold_again(shape)

@@ -13,13 +13,15 @@ Limits: `in_order` costs about 1 us per job that comes up and, once in a pass, p
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from heapq import heappop, heappush, heapreplace
 from itertools import islice
 from typing import Final, NamedTuple
 
+import msgspec
+
 from stoker.brain.domain.array import Spans, contains, indexes_of, member_id
-from stoker.brain.domain.demand import Shape
+from stoker.brain.domain.demand import QuotaGroup, Shape
 from stoker.brain.domain.ids import JobId, TenantName
 from stoker.brain.domain.job import Job
 from stoker.brain.domain.lifecycle import JobState
@@ -32,7 +34,7 @@ from stoker.brain.state.view import Bucket, View
 _NO_ARRAY = JobId(0)
 
 
-class Candidate(NamedTuple):
+class Candidate(msgspec.Struct, frozen=True):
     """A job, or a lazy member of `array`, that may be placed."""
 
     job: JobId
@@ -40,6 +42,8 @@ class Candidate(NamedTuple):
     array: JobId
     """The array that it is a member of; 0 = none."""
     lazy: bool
+    record: Job
+    """Its own, or that of its array while it has none."""
 
 
 class Priority(NamedTuple):
@@ -75,6 +79,49 @@ _Head = tuple[int, JobId, Bucket, JobId, Iterator[JobId] | None]
 whose jobs wait there; and what comes behind that first (None = all but it)."""
 _BEYOND: Final = 1 << 62
 """A key behind any."""
+_HIDDEN_MAX: Final = 8
+"""Blocked ones in a row after which all that can't come up any more are left out at once."""
+
+
+class Among:
+    """Shapes that are among some, or of some quota groups.
+
+    Naive: gather the shapes of the groups. But a round looks at one in ten, and to gather ten thousand takes 2 ms.
+    """
+
+    def __init__(self, shapes: Collection[Shape], groups: Collection[QuotaGroup]) -> None:
+        self._shapes, self._groups = shapes, groups
+
+    def __contains__(self, shape: object) -> bool:
+        return shape in self._shapes or shape.quota_group in self._groups  # type: ignore[attr-defined]  # only shapes are asked about
+
+    def __bool__(self) -> bool:
+        return bool(self._shapes or self._groups)
+
+
+class AllBut:
+    """All shapes but some."""
+
+    def __init__(self, some: Callable[[Shape], bool]) -> None:
+        self._some = some
+
+    def __contains__(self, shape: object) -> bool:
+        return not self._some(shape)  # type: ignore[arg-type]  # only shapes are asked about
+
+
+EVERY_SHAPE: Final = AllBut(lambda _: False)
+SomeShapes = Among | AllBut | Mapping[Shape, object]
+"""Shapes of which some may come up."""
+
+
+class Hidden:
+    """Shapes that don't come up: blocked ones, but for some."""
+
+    def __init__(self, blocked: Container[Shape], comes_up: Callable[[Shape], bool]) -> None:
+        self._blocked, self._comes_up = blocked, comes_up
+
+    def __contains__(self, shape: object) -> bool:
+        return shape in self._blocked and not self._comes_up(shape)  # type: ignore[arg-type]  # only shapes are asked about
 
 
 class BucketTier:
@@ -94,7 +141,7 @@ class BucketTier:
 class QueueOrder:
     """The order at one time: what each job has gained by waiting, and by the use of its tenant, is known."""
 
-    __slots__ = ("_most", "_now", "_per_hour", "_terms", "_tiered", "_tiers", "fair_share", "policy", "view")
+    __slots__ = ("_most", "_now", "_per_hour", "_terms", "_tiers", "fair_share", "policy", "view")
 
     def __init__(self, view: View, policy: Policy, now: Instant, waiting: Iterable[TenantName]) -> None:
         """`waiting` are the tenants of all jobs in the queue."""
@@ -102,19 +149,20 @@ class QueueOrder:
         self._per_hour, self._most = policy.aging_per_hour, policy.aging_max
         self.fair_share = FairShare(view, policy, now, waiting)
         self._terms: Mapping[TenantName, int] = self.fair_share.terms
-        self._tiered: Iterable[Bucket] | None = None
-        self._tiers: list[BucketTier] = []
-        """Of those buckets, the highest first."""
+        self._tiers: list[tuple[Iterable[Bucket], Sequence[BucketTier]]] = []
+        """Of all buckets, and of those of which shapes fitted at the start."""
 
     def tiers(self, buckets: Iterable[Bucket]) -> Sequence[BucketTier]:
         """Return the buckets by base priority, the highest first."""
-        if self._tiered is not buckets:
-            found: dict[int, list[Bucket]] = {}
-            for bucket in buckets:
-                found.setdefault(bucket.priority, []).append(bucket)
-            tiers = [BucketTier(self._most_of(some[0]), some) for some in found.values()]
-            self._tiered, self._tiers = buckets, sorted(tiers, key=lambda tier: -tier.most)
-        return self._tiers
+        for known, tiers in self._tiers:
+            if known is buckets:
+                return tiers
+        found: dict[int, list[Bucket]] = {}
+        for bucket in buckets:
+            found.setdefault(bucket.priority, []).append(bucket)
+        tiers = sorted([BucketTier(self._most_of(some[0]), some) for some in found.values()], key=_highest_first)
+        self._tiers.append((buckets, tiers))
+        return tiers
 
     def _most_of(self, bucket: Bucket) -> int:
         try:
@@ -122,15 +170,26 @@ class QueueOrder:
         except TypeError as fault:
             raise UndecidableShape(bucket.shape, repr(fault)) from fault
 
-    def heads_of(self, tier: BucketTier, among: Container[Shape]) -> list[_Head]:
+    def heads_of(self, tier: BucketTier, among: SomeShapes) -> list[_Head]:
         """Return the first of each queue of a tier whose shape is among these, the very first last."""
-        # A pass goes through its queue once per round. So what may come up is brought into order once, and no more.
-        new = [bucket for bucket in tier.rest if bucket.shape in among]
-        if new:
-            is_all = len(new) == len(tier.rest)
-            tier.rest = [] if is_all else [bucket for bucket in tier.rest if bucket.shape not in among]
-            tier.heads = sorted(tier.heads + self.heads(new), reverse=True)
-        return [head for head in tier.heads if head[2].shape in among]
+        if not among:
+            return []
+        if among is EVERY_SHAPE:
+            if tier.rest:
+                tier.heads, tier.rest = sorted(tier.heads + self.heads(tier.rest), reverse=True), []
+            return tier.heads.copy()
+        # A pass goes through its queue once per round. So what may come up is brought into order once, and no more; and
+        # each shape is asked about once, since that is most of what it costs.
+        known = [head for head in tier.heads if head[2].shape in among]
+        new, rest = list[Bucket](), list[Bucket]()
+        for bucket in tier.rest:
+            (new if bucket.shape in among else rest).append(bucket)
+        if not new:
+            return known
+        heads = sorted(self.heads(new), reverse=True)
+        tier.rest = rest
+        tier.heads = sorted(tier.heads + heads, reverse=True)
+        return sorted(known + heads, reverse=True) if known else heads
 
     def heads(self, buckets: Sequence[Bucket]) -> list[_Head]:
         """Return the first of each queue, unordered."""
@@ -186,6 +245,10 @@ class QueueOrder:
         return self.effective(job) - job.spec.priority - self.fair_share.term(job.spec.tenant)
 
 
+def _highest_first(tier: BucketTier) -> int:
+    return -tier.most
+
+
 def tenants_of(buckets: Iterable[Bucket]) -> Iterable[TenantName]:
     """Return the tenants of these jobs."""
     return dict.fromkeys([bucket.shape.tenant for bucket in buckets])
@@ -195,28 +258,31 @@ def in_order(
     order: QueueOrder,
     buckets: Iterable[Bucket],
     blocked: Container[Shape],
-    among: Callable[[], Container[Shape]] | None = None,
+    among: Callable[[], SomeShapes] = lambda: EVERY_SHAPE,
 ) -> Iterator[Candidate]:
     """Yield the waiting jobs one by one. `blocked` is read anew at each step, so a caller may add to it on the way.
 
-    `among` returns shapes that may still come up, all that are not blocked and more: asked once per base priority, it
-    saves the steps of those that don't. None = nobody knows.
+    `among` returns shapes that may still come up, all that are not blocked and more, and another object once they are
+    fewer: asked at each base priority, and where many blocked ones follow each other, it saves the steps of those that
+    don't.
 
     Naive: bring the first of all buckets into order. But a pass often wants the first few alone, of a queue of ten
     thousand shapes, and goes through it round by round. So buckets of a lower priority are looked at once nothing
     above could come after them, and the order of the first of each stays as it was found.
     """
-    view, tiers, everything = order.view, order.tiers(buckets), AllBut(lambda _: False)
+    view, tiers = order.view, order.tiers(buckets)
     heads: list[_Head] = []
     """The first of each queue that hasn't come up, the very first last."""
     behind: list[_Head] = []
     """Those behind what came up, as a heap."""
     at, tier_key = 0, _BEYOND if not tiers else -tiers[0].most
+    hidden, chosen_from = 0, among()
+    """How many blocked ones came in a row, and what all heads were chosen from at the earliest."""
     while True:
         is_behind = bool(behind) and (not heads or behind[0] < heads[-1])
         head = behind[0] if is_behind else heads[-1] if heads else None
         if at < len(tiers) and (head is None or head[0] >= tier_key):
-            heads += order.heads_of(tiers[at], everything if among is None else among())
+            heads += order.heads_of(tiers[at], among())
             heads.sort(reverse=True)  # two ordered runs, which costs a step per entry
             at += 1
             tier_key = _BEYOND if at == len(tiers) else -tiers[at].most
@@ -226,8 +292,15 @@ def in_order(
         _, job, bucket, array, _ = head
         shape, following = bucket.shape, None
         if shape not in blocked:
-            yield Candidate(job, shape, array or view.job(job).array_of, array != _NO_ARRAY)
-            following = order.following(head)
+            record = view.job(array or job)
+            yield Candidate(job, shape, array or record.array_of, array != _NO_ARRAY, record)
+            following, hidden = order.following(head), 0
+        elif hidden == _HIDDEN_MAX and chosen_from is not among():
+            hidden, chosen_from = 0, among()
+            heads = [each for each in heads if each[2].shape in chosen_from]
+            continue
+        else:
+            hidden = min(_HIDDEN_MAX, hidden + 1)
         if not is_behind:
             heads.pop()
             if following is not None:
@@ -236,26 +309,6 @@ def in_order(
             heapreplace(behind, following)
         else:
             heappop(behind)
-
-
-class AllBut:
-    """All shapes but some."""
-
-    def __init__(self, some: Callable[[Shape], bool]) -> None:
-        self._some = some
-
-    def __contains__(self, shape: object) -> bool:
-        return not self._some(shape)  # type: ignore[arg-type]  # only shapes are asked about
-
-
-class Hidden:
-    """Shapes that don't come up: blocked ones, but for some."""
-
-    def __init__(self, blocked: Container[Shape], comes_up: Callable[[Shape], bool]) -> None:
-        self._blocked, self._comes_up = blocked, comes_up
-
-    def __contains__(self, shape: object) -> bool:
-        return shape in self._blocked and not self._comes_up(shape)  # type: ignore[arg-type]  # only shapes are asked about
 
 
 def queue_position(view: View, policy: Policy, job: Job, now: Instant) -> QueuePosition | None:

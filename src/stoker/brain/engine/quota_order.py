@@ -12,7 +12,7 @@ pass is made in rounds, one for each standing that comes up, and usually there i
 Limits: costs 0.05 us per bucket where no tenant has a quota and one class waits; else about 1 us per placement too.
 """
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Final, NamedTuple
 
@@ -20,16 +20,21 @@ from stoker.brain.domain.demand import JobClass, QuotaGroup, Shape
 from stoker.brain.domain.gpu import WHOLE_GPU
 from stoker.brain.domain.ids import TenantName
 from stoker.brain.domain.quota import Amount, needs
-from stoker.brain.domain.reason import Reason
+from stoker.brain.domain.reason import Reason, ReasonCode
 from stoker.brain.domain.tenant import path_of
 from stoker.brain.state.quota_limits import QuotaLimits
 from stoker.brain.state.view import Bucket, View
 
 FIRST: Final = 0
+LATER: Final = Reason(ReasonCode.GUARANTEE_KEPT)
+"""Of shapes whose round hasn't come."""
 _UNOWED: Final = 999
 """Standing within no guarantee: more levels than any tree has."""
-_LATER: Final = 1_000
+_OTHERS_FIRST: Final = 1_000
 """Added where the other class comes first."""
+
+_GPUS, _CPUS, _JOBS = map(Amount._fields.index, ("gpu_milli", "cpus", "jobs"))
+_NO_END: Final = 1 << 62
 
 _Row = list[int]
 """Use of one class or tenant, with the fields of an Amount; changed in place."""
@@ -42,6 +47,20 @@ class _Account(NamedTuple):
     owing: tuple[tuple[int, int, _Row], ...]
     """Level, guarantee and use of those tenants on the path that have a guarantee, the nearest first."""
     charged: tuple[_Row, ...]
+
+
+class _Thresholds(NamedTuple):
+    """The uses up to which each answer about one more job of a group holds."""
+
+    charged: tuple[_Row, ...]
+    levels: tuple[tuple[int, int, _Row], ...]
+    """Level, the use up to which the job is within the guarantee there, and that use; the nearest first."""
+    pool_max: int
+    """The same of its class pool, of which the use comes first in `charged`; below any where it asks for no GPU."""
+    limits: tuple[tuple[_Row, int, int], ...]
+    """Use by a tenant, the field that is limited, and the limit."""
+    cpus_max: int
+    """Jobs that ask for no more CPUs reach none of these limits in this pass; -1 = they may reach one of the others."""
 
 
 class OwedTo(NamedTuple):
@@ -101,11 +120,10 @@ class QuotaOrder:
         """Whether there are guarantees and limits at all."""
         self._owed: dict[tuple[TenantName, JobClass], int] = {}
         """The most that a job of a tenant and class may ask for within a guarantee, until something is taken."""
-        self._standings: dict[QuotaGroup, int] = {}
-        """Of groups that were asked about, until something is taken."""
         self._buckets = buckets
-        self._limits_of: dict[TenantName, Sequence[tuple[_Row, int, int]]] = {}
-        """Of tenants and those above them: what is used, the field of it that is limited, and the limit."""
+        self._thresholds: dict[Shape, _Thresholds] = {}
+        """Of shapes that were asked about; those of one group share them."""
+        self._thresholds_of_group: dict[QuotaGroup, _Thresholds] = {}
         self._needs: dict[Shape, Amount] = {}
         self._limits = QuotaLimits(view.tenants, view.pools, usage.held_milli + view.free_milli)
         self._depends = bool(self._limits.pools.strict or usage.unlending)
@@ -119,14 +137,12 @@ class QuotaOrder:
             return None
         if self._depends:
             return self._limits.before(shape, self.used)
-        limits = self._limits_of.get(shape.tenant)
-        if limits is None:
-            rows, on_path = self.used.by_tenant, self._limits.of_path(shape.tenant)
-            limits = self._limits_of[shape.tenant] = [(rows[name], at, limit) for name, at, limit in on_path]
-        more = self._needs_of(shape)
-        for row, at, limit in limits:
-            if row[at] + more[at] > limit and more[at]:
-                return self._limits.before(shape, self.used)
+        known, demand = self._thresholds.get(shape) or self._thresholds_of(shape), shape.demand
+        if demand.cpus * demand.tasks > known.cpus_max:
+            more = self._needs_of(shape)
+            for row, at, limit in known.limits:
+                if row[at] + more[at] > limit and more[at]:
+                    return self._limits.before(shape, self.used)
         return None
 
     def _needs_of(self, shape: Shape) -> Amount:
@@ -135,31 +151,57 @@ class QuotaOrder:
             more = self._needs[shape] = needs(shape.demand)
         return more
 
+    def _thresholds_of(self, shape: Shape) -> _Thresholds:
+        found = self._thresholds[shape] = self._of_group(shape.quota_group)
+        return found
+
+    def _of_group(self, group: QuotaGroup) -> _Thresholds:
+        # Naive: reckon a standing when it is asked for. But each placement may change each, and is one of thousands.
+        known = self._thresholds_of_group.get(group)
+        if known is None:
+            account, milli, rows = self.used.account(group), group.milli, self.used.by_tenant
+            limits = self._limits.of_path(group.tenant)
+            known = self._thresholds_of_group[group] = _Thresholds(
+                account.charged,
+                tuple([(level, most - milli, row) for level, most, row in account.owing]) if milli else (),
+                self._guaranteed[group.job_class] - milli if milli else -1,
+                tuple([(rows[name], at, limit) for name, at, limit in limits]),
+                min([self._cpus_max(group, name, at, limit) for name, at, limit in limits], default=_NO_END),
+            )
+        return known
+
+    def _cpus_max(self, group: QuotaGroup, tenant: TenantName, at: int, limit: int) -> int:
+        """Up to how many CPUs one more job of a group doesn't reach a limit, whatever this pass places before."""
+        left, view = limit - self.used.by_tenant[tenant][at], self._view
+        if at == _CPUS:
+            return max(-1, left - self._cpus_free)
+        far = {_GPUS: view.free_milli + group.milli, _JOBS: view.usage_ledger.pending_of(tenant) + 1}
+        return _NO_END if left >= far.get(at, _NO_END) else -1
+
+    @cached_property
+    def _cpus_free(self) -> int:
+        return sum([each.cpus for each in self._view.free.values()])
+
     def guaranteed_to(self, job_class: JobClass) -> int:
         """Return the thousandths of GPUs that a class pool is guaranteed."""
         return self._guaranteed[job_class]
 
     @cached_property
-    def groups(self) -> Mapping[QuotaGroup, Mapping[Shape, None]]:
-        """The shapes in the queue by what their standing depends on: few, also where ten thousand wait."""
-        found: dict[QuotaGroup, dict[Shape, None]] = {}
-        for bucket in self._buckets:
-            group = bucket.shape.quota_group
-            shapes = found.get(group)
-            if shapes is None:
-                found[group] = {bucket.shape: None}
-            else:
-                shapes[bucket.shape] = None
-        return found
+    def groups(self) -> Collection[QuotaGroup]:
+        """The groups of the shapes in the queue: few, also where ten thousand wait."""
+        return dict.fromkeys([bucket.shape.quota_group for bucket in self._buckets])
 
-    def next_standing(self, standing: int, *among: Container[Shape]) -> int | None:
+    def next_standing(self, standing: int, *among: Collection[Shape]) -> int | None:
         """Return the lowest beyond this one that one of the shapes among these has; None = they have none."""
         if not any(among):
             return None
-        beyond = [each for each in self.groups if self.standing_of(each) > standing]
-        for group in sorted(beyond, key=self.standing_of):
-            if any(shape in some for shape in self.groups[group] for some in among):
-                return self.standing_of(group)
+        by_standing: dict[int, dict[QuotaGroup, None]] = {}
+        for group in self.groups:
+            by_standing.setdefault(self.standing_of(group), {})[group] = None
+        for each in sorted(each for each in by_standing if each > standing):
+            groups = by_standing[each]
+            if any(shape.quota_group in groups for some in among for shape in some):
+                return each
         return None
 
     def is_within_guarantee(self, shape: Shape) -> bool:
@@ -194,13 +236,12 @@ class QuotaOrder:
 
     def take(self, shape: Shape) -> None:
         """Note that one job of this shape was placed."""
-        self._standings.clear()
         self.charge(shape, self.used)
 
     def charge(self, shape: Shape, used: UsageDraft) -> None:
         """Add what one job of this shape needs to `used`."""
         self._owed.clear()
-        gpu_milli, gpu_memory_mb, cpus, memory_mb, jobs = self._needs_of(shape)
+        gpu_milli, gpu_memory_mb, cpus, memory_mb, jobs = self._needs.get(shape) or self._needs_of(shape)
         for row in used.account(shape).charged:
             row[0] += gpu_milli
             row[1] += gpu_memory_mb
@@ -208,22 +249,48 @@ class QuotaOrder:
             row[3] += memory_mb
             row[4] += jobs
 
+    def in_the_way(self, shape: Shape, standing: int) -> Reason | None:
+        """Return the limit that one more job of this shape would break, or LATER; None = nothing is in the way.
+
+        LATER: its standing is beyond this one.
+        """
+        if not self.is_busy:
+            return None
+        limit = self.limit_reached(shape)
+        if limit is not None:
+            return limit
+        known = self._thresholds.get(shape) or self._thresholds_of(shape)
+        return None if self._standing_by(known) <= standing else LATER
+
     def standing(self, shape: Shape) -> int:
         """Return the standing: the lower number comes first. It only rises in a pass, as GPUs are taken."""
-        return self.standing_of(shape.quota_group) if self.is_busy else FIRST
-
-    def standing_of(self, group: QuotaGroup) -> int:
-        """Return that of all shapes of a group."""
         if not self.is_busy:
             return FIRST
-        standing = self._standings.get(group)
-        if standing is None:
-            standing = self._standings[group] = self._standing(group, self.used)
+        return self._standing_by(self._thresholds.get(shape) or self._thresholds_of(shape))
+
+    def _standing_by(self, known: _Thresholds) -> int:
+        standing = FIRST
+        if self._promised:
+            standing = _UNOWED
+            for level, most, row in known.levels:
+                if row[0] <= most:
+                    standing = level
+                    break
+        if self._contended and known.charged[0][0] > known.pool_max:
+            standing += _OTHERS_FIRST
         return standing
+
+    def standing_of(self, group: QuotaGroup) -> int:
+        """Return the standing of all shapes of a group."""
+        return self._standing_by(self._of_group(group)) if self.is_busy else FIRST
 
     def is_owed(self, shape: Shape, used: UsageDraft, standing: int) -> bool:
         """Return whether, with so much used, this shape comes before `standing` and within its limits."""
         return self._standing(shape.quota_group, used) < standing and self._limits.before(shape, used) is None
+
+    def breaks_limit(self, shape: Shape, used: UsageDraft) -> bool:
+        """Return whether one more job of this shape would go beyond a limit with so much used."""
+        return self.is_busy and self._limits.before(shape, used) is not None
 
     def _standing(self, group: QuotaGroup, used: UsageDraft) -> int:
         """Return a job's place in the order of quota: pool, tenants, then itself (W2, W3, W5)."""
@@ -236,5 +303,5 @@ class QuotaOrder:
                     standing = level
                     break
         if self._contended and not 0 < milli <= self._guaranteed[group.job_class] - account.pool[0]:
-            standing += _LATER
+            standing += _OTHERS_FIRST
         return standing

@@ -24,6 +24,8 @@ from heapq import heapify, heappop, heappush
 from types import MappingProxyType
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
 from stoker.brain.domain.allocation import TaskPlacement
 from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.fit import suitable_gpus, suits, tasks_that_fit
@@ -71,6 +73,20 @@ class _Ends(NamedTuple):
     """All that will come free with any end."""
 
 
+def _amount_of(placement: TaskPlacement) -> NodeAmount:
+    return NodeAmount(len(placement.gpus), placement.cpus, placement.memory_mb)
+
+
+def _without(placement: TaskPlacement, part: TaskPlacement) -> TaskPlacement:
+    """What a placement of whole GPUs holds beside a part of it."""
+    return replace(
+        placement,
+        gpus=tuple(uuid for uuid in placement.gpus if uuid not in part.gpus),
+        cpus=placement.cpus - part.cpus,
+        memory_mb=placement.memory_mb - part.memory_mb,
+    )
+
+
 def free_for(draft: Draft, node: NodeName, demand: Demand) -> NodeAmount:
     """Return what is free on a node for tasks of a demand."""
     free = draft.free[node]
@@ -91,7 +107,7 @@ class ReservationBook:
         """In the order of the queue."""
         self._withdrawn: list[list[TaskPlacement]] = []
         """What is free and kept for each."""
-        self._claims: dict[JobId, list[tuple[NodeName, NodeAmount]]] = {}
+        self._claims: dict[JobId, list[TaskPlacement]] = {}
         """Jobs for whom others give way, and what is still to come free for each."""
         self.kept_anything = False
         """Whether anything that was free was kept for any of them."""
@@ -118,8 +134,9 @@ class ReservationBook:
         """Note that a job was placed. What was kept for its claim, elsewhere, is free again."""
         if job in self._claims:
             self._drop(job)
-            for name, rest in self._claims.pop(job):  # nor does it take what comes free there, or give it back
-                self._claimed[name] = self._claimed[name].minus(rest)
+            for rest in self._claims.pop(job):  # nor does it take what comes free there, or give it back
+                name = rest.node
+                self._claimed[name] = self._claimed[name].minus(_amount_of(rest))
                 self._started[name] = [each for each in self._started[name] if each.job != job]
                 self._releases.pop(name, None)
             self._ends.clear()
@@ -130,7 +147,7 @@ class ReservationBook:
         for job, tasks, spec in self._new:
             ends_by = later(self._now, ends_in_ms(spec, self._policy))
             for task in tasks:
-                known = {gpu.uuid: gpu for gpu in self._view.nodes[task.node].inventory.gpus}
+                known = self._view.nodes[task.node].gpus_by_uuid
                 # A shared GPU isn't whole again with the end of one task: it counts as held for good (R4).
                 gpus = [known[uuid] for uuid in task.gpus] if task.gpu_share == WHOLE_GPU else []
                 if task.gpu_share != WHOLE_GPU:
@@ -308,11 +325,10 @@ class ReservationBook:
         pass, and when they are gone at the latest.
         """
         self._drop(job)
-        kept, to_come = [self._draft.take_free(task) for task in tasks], list[tuple[NodeName, NodeAmount]]()
-        for task, left in zip(tasks, kept, strict=True):  # what is still to come is nobody else's either (R4)
-            rest = NodeAmount(len(task.gpus) - len(left.gpus), task.cpus - left.cpus, task.memory_mb - left.memory_mb)
-            self._claimed[task.node] = self._claimed.get(task.node, _NOTHING).plus(rest)
-            to_come.append((task.node, rest))
+        kept = [self._draft.take_free(task) for task in tasks]
+        to_come = [_without(task, left) for task, left in zip(tasks, kept, strict=True)]
+        for rest in to_come:  # what is still to come is nobody else's either (R4)
+            self._claimed[rest.node] = self._claimed.get(rest.node, _NOTHING).plus(_amount_of(rest))
         self.gpus_kept += sum(len(left.gpus) for left in kept)
         self.kept_anything = True
         for task in tasks:  # one that is still shared is whole once its sharers have ended
@@ -333,6 +349,10 @@ class ReservationBook:
             self._will_free(task.node, FutureRelease(later(at, ends_in_ms), job, gpus, task.cpus, task.memory_mb))
         self.made.append(Reservation(job=job, at=at, nodes=tuple(nodes)))
         self._withdrawn.append(kept)
+
+    def to_come(self, job: JobId) -> Sequence[TaskPlacement]:
+        """Return what is still to come free for the claim of a job: its places without what is kept for it."""
+        return [rest for rest in self._claims[job] if _amount_of(rest) != _NOTHING]
 
     def nodes_but_of(self, job: JobId) -> Set[NodeName]:
         """The nodes of reservations of other jobs, claims aside."""

@@ -3,14 +3,13 @@
 The rules D1 to D10 stand in `decide`.
 """
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import Final
 
 from stoker.brain.domain.allocation import Claim
 from stoker.brain.domain.demand import Demand, Shape
 from stoker.brain.domain.ids import JobId, NodeName
-from stoker.brain.domain.job import Job
 from stoker.brain.domain.partition import selection
 from stoker.brain.domain.plan import Place, Preempt
 from stoker.brain.domain.policy import Policy
@@ -22,11 +21,20 @@ from stoker.brain.engine.backfill import Backfill
 from stoker.brain.engine.draft import Draft
 from stoker.brain.engine.fit import Search
 from stoker.brain.engine.gang import meeting, needs_rendezvous, number_ranks
-from stoker.brain.engine.gpu_choices import NOT_COUNTED, GpuChoices, first_fits, fits_besides
+from stoker.brain.engine.gpu_choices import NOT_COUNTED, GpuChoices, by_choices, first_fits, fits_besides
 from stoker.brain.engine.guarantee_hold import HELD_MAX, GuaranteeHold
 from stoker.brain.engine.preemptor import Preemptor, is_coming, lapses_at, start_on
-from stoker.brain.engine.queue_order import AllBut, Candidate, Hidden, QueueOrder, in_order
-from stoker.brain.engine.quota_order import FIRST, QuotaOrder
+from stoker.brain.engine.queue_order import (
+    EVERY_SHAPE,
+    AllBut,
+    Among,
+    Candidate,
+    Hidden,
+    QueueOrder,
+    SomeShapes,
+    in_order,
+)
+from stoker.brain.engine.quota_order import FIRST, LATER, QuotaOrder
 from stoker.brain.engine.reservation import ReservationBook, ends_in_ms
 from stoker.brain.engine.satisfiability import NodeClassStatus
 from stoker.brain.engine.shares import search_of
@@ -35,8 +43,6 @@ from stoker.brain.state.view import Bucket, View
 
 TRIES_PER_RESERVATION: Final = 4
 """Jobs that may be found to wait for nodes, not for ends, for each reservation: each costs as much as one."""
-_LATER: Final = Reason(ReasonCode.GUARANTEE_KEPT)
-"""Stands for shapes whose round hasn't come."""
 
 
 class SchedulingPass:
@@ -55,7 +61,7 @@ class SchedulingPass:
         self._fitting: dict[Shape, GpuChoices] = {}
         """Shapes for which there was capacity at the start."""
         self.reservations = ReservationBook(self._draft, view, now, policy)
-        self._reservable: dict[Shape, None] = {}
+        self._reservable: dict[Shape, GpuChoices | Reason] = {}
         """Blocked shapes of which a job may still get a reservation."""
         self._reserved_for: dict[Shape, JobId] = {}
         """The one job of a shape that has one."""
@@ -65,8 +71,9 @@ class SchedulingPass:
         """Made when a job first comes up: where none fits, nothing is to be ordered."""
         self._quota_order = QuotaOrder(view, buckets)
         self._standing = FIRST - 1
-        self._among: tuple[tuple[int, bool], Container[Shape]] | None = None
-        """What may come up in the round of a standing, while there are reservations left or not."""
+        self._among: tuple[tuple[bool, int, bool, bool], SomeShapes] | None = None
+        """What may come up in a stage and the round of a standing, while there are reservations, or tries to preempt,
+        left or not."""
         self._later: dict[Shape, None] = {}
         """Shapes that wait for a later round."""
         self._borrowers: dict[Shape, None] = {}
@@ -90,11 +97,9 @@ class SchedulingPass:
 
     def sift(self) -> None:
         """Block every shape for which there isn't enough capacity even now."""
-        short: dict[Shape, GpuChoices] = {}
-        self._sift.sift(self._buckets, short, self._fitting)
-        self.blocked.update(short)
+        self._sift.sift(self._buckets, self.blocked, self._fitting)
         if self._policy.reservations_max:
-            self._reservable = dict.fromkeys(short)
+            self._reservable = self.blocked.copy()  # ten times faster than to hash all of them anew
 
     def begin_placing(self) -> bool:
         """Begin the one round of jobs that stand first by quota."""
@@ -142,7 +147,7 @@ class SchedulingPass:
                 self._preemptor.claims(claim, shape)
                 self.reservations.claim(claim.job, claim.tasks, ends_in_ms(job.spec, self._policy))
             else:
-                self._note_placed(Candidate(job.id, shape, job.array_of, False), place)
+                self._note_placed(Candidate(job.id, shape, job.array_of, lazy=False, record=job), place)
                 yield place
         self.deciding.shape = None
 
@@ -170,7 +175,7 @@ class SchedulingPass:
             return None
         searches = [search_of(cache, candidate.shape.demand, self._portless) for cache in choices.caches]
         over_at = NEVER if self.is_backfilling else later(self._now, self._ends_in_ms(candidate))
-        return self._preemptor.preempt(candidate, self._record(candidate), searches, over_at)
+        return self._preemptor.preempt(candidate, searches, over_at)
 
     @property
     def is_backfilling(self) -> bool:
@@ -196,10 +201,7 @@ class SchedulingPass:
         return self._backfill.may_start(candidate.shape, later(self._now, self._ends_in_ms(candidate)))
 
     def _ends_in_ms(self, candidate: Candidate) -> int:
-        return ends_in_ms(self._record(candidate).spec, self._policy)
-
-    def _record(self, candidate: Candidate) -> Job:
-        return self._view.job(candidate.array if candidate.lazy else candidate.job)
+        return ends_in_ms(candidate.record.spec, self._policy)
 
     def reserve(self, candidate: Candidate) -> None:
         """Keep for a blocked job what it waits for, while there are reservations left."""
@@ -211,7 +213,7 @@ class SchedulingPass:
         ):
             return
         del self._reservable[shape]
-        choices, waiting = self.blocked.get(shape), self._record(candidate)
+        choices, waiting = self.blocked.get(shape), candidate.record
         if self._now < later(max(waiting.submitted_at, waiting.spec.begin), self._policy.reserve_after_ms):
             return
         if not isinstance(choices, GpuChoices) or self._quota_order.limit_reached(shape) is not None:
@@ -238,36 +240,45 @@ class SchedulingPass:
             self._queue_order = QueueOrder(self._view, self._policy, self._now, self._sift.nodes_allowed)
         order, quota = self._queue_order, self._quota_order
         if self._preempting:
-            yield from in_order(order, self._buckets, AllBut(self._may_preempt), self._may_preempt_among)
+            yield from in_order(order, self._buckets, AllBut(self._may_preempt), self._may_come_up_among)
         elif self._backfill.until == NEVER:
             comes_up = self._may_reserve if quota.is_busy else self._reservable.__contains__
             yield from in_order(order, self._buckets, Hidden(self.blocked, comes_up), self._may_come_up_among)
         else:
             comes_up = self._backfill.comes_up if quota.is_busy else self._backfill.comes_up_in_time
             hidden = Hidden(self.blocked, comes_up)
-            for candidate in in_order(order, self._buckets, hidden, lambda: self._fitting):
+            for candidate in in_order(order, self._sift.fitting, hidden, lambda: self._fitting):
+                if self._backfill.looks_left <= 0:
+                    self._note_limits()
+                    return
                 self._backfill.unblock(candidate.shape)
                 yield candidate
 
-    def _may_come_up_among(self) -> Container[Shape]:
+    def _note_limits(self) -> None:
+        """Note which of the shapes that would still come up for backfill wait for their quota first.
+
+        Nothing is placed any more, so that their order makes no difference.
+        """
+        if self._quota_order.is_busy:
+            for shape in [each for each in self._fitting if each in self.blocked and self._backfill.comes_up(each)]:
+                self.is_first_by_quota(shape)
+
+    def _may_come_up_among(self) -> SomeShapes:
         """Shapes that aren't blocked, and those that may get a reservation or have others give way."""
-        key = self._standing, bool(self._reservable)
+        order, helps, tries_left = self._quota_order, self._preemptor.may_help_group, self._preemptor.tries_left > 0
+        key = self._preempting, self._standing, bool(self._reservable), tries_left
         if self._among is not None and self._among[0] == key:
             return self._among[1]  # in a round it only shrinks
-        among = {shape: None for shape in self._fitting if shape not in self.blocked}
-        if not self._quota_order.is_busy:
-            among.update(self._reservable)
-        elif self._reservable:
-            for group, shapes in self._quota_order.groups.items():
-                if self._quota_order.standing_of(group) <= self._standing or self._preemptor.may_help_group(group):
-                    among.update(shapes)
+        among: SomeShapes = EVERY_SHAPE
+        if self._preempting:
+            among = Among((), dict.fromkeys(filter(helps, order.groups)))
+        elif order.is_busy or not self._reservable:
+            groups = order.groups if self._reservable else ()
+            groups = [each for each in groups if order.standing_of(each) <= self._standing or helps(each)]
+            unblocked = {shape: None for shape in self._fitting if shape not in self.blocked}
+            among = Among(unblocked, dict.fromkeys(groups)) if groups else unblocked
         self._among = key, among
         return among
-
-    def _may_preempt_among(self) -> Container[Shape]:
-        """Shapes of groups to which others may have to give way."""
-        groups = self._quota_order.groups.items()
-        return {shape: None for group, shapes in groups if self._preemptor.may_help_group(group) for shape in shapes}
 
     def _may_reserve(self, shape: Shape) -> bool:
         """Whether a blocked shape comes up for a reservation, or since others may have to give way."""
@@ -277,14 +288,12 @@ class SchedulingPass:
 
     def is_first_by_quota(self, shape: Shape) -> bool:
         """Return whether the shape may take GPUs in this round; else it is blocked, for this round or for good."""
-        limit = self._quota_order.limit_reached(shape)
-        if limit is not None:
-            self.blocked[shape] = limit
-            return False
-        if self._quota_order.standing(shape) <= self._standing:
+        found = self._quota_order.in_the_way(shape, self._standing)
+        if found is None:
             return True
-        self._later[shape] = None
-        self.blocked[shape] = _LATER
+        if found is LATER:
+            self._later[shape] = None
+        self.blocked[shape] = found
         return False
 
     def _hold(self) -> None:
@@ -354,14 +363,14 @@ class SchedulingPass:
         if placed is None:
             self.blocked[shape] = choices
             if not self.is_backfilling and not self.reservations.is_full and self._tries_left > 0:
-                self._reservable[shape] = None
+                self._reservable[shape] = choices
             return None
         self._note_placed(candidate, placed)
         return placed
 
     def _note_placed(self, candidate: Candidate, placed: Place) -> None:
         shape = candidate.shape
-        self.reservations.started(placed.job, placed.tasks, self._record(candidate).spec)
+        self.reservations.started(placed.job, placed.tasks, candidate.record.spec)
         self._quota_order.take(shape)
         self._preemptor.placed(placed.job, shape)
         self._placed[shape] = self._placed.get(shape, 0) + 1
@@ -373,8 +382,8 @@ class SchedulingPass:
         job, demand = candidate.job, candidate.shape.demand
         array = candidate.array if candidate.lazy else JobId(0)
         searches = self._searches_for(candidate.shape, choices)
-        record = None if candidate.lazy else self._view.job(job)
-        attempt, refusals = (record.newest_attempt + 1, record.refusals) if record else (1, ())
+        record = candidate.record
+        attempt, refusals = (1, ()) if candidate.lazy else (record.newest_attempt + 1, record.refusals)
         while fits := fits_besides(searches, refusals):
             mark = self._draft.checkpoint()
             tasks = number_ranks(self._draft, fits, demand)
@@ -413,37 +422,42 @@ class SchedulingPass:
         self._gpus_held = self._guarantee_hold.gpus
         self._guarantee_hold.give_back()
         self.reservations.give_back()
+        self._draft.recognize_view()
         for shape in self._preemptor.claiming.values():  # backfill looked at the others of it anew
             if shape in self._fitting:
                 self.blocked.setdefault(shape, self._fitting[shape])
         reasons: dict[Shape, Reason] = {}
-        by_choices: dict[GpuChoices, list[Shape]] = {}
-        for shape, found in self.blocked.items():
-            if isinstance(found, GpuChoices):
-                by_choices.setdefault(found, []).append(shape)
-            elif found.code is ReasonCode.BUDGET_SPENT:
+        for shape in [shape for shape, found in self.blocked.items() if not isinstance(found, GpuChoices)]:
+            found = self._found_at_end(shape)
+            if isinstance(found, Reason):
                 reasons[shape] = found
-            else:  # what was found on the way, with the numbers of the end where there are any
-                self.deciding.shape = shape
-                limit = self._quota_order.limit_reached(shape)
-                if limit is not None:
-                    reasons[shape] = limit
-                else:
-                    by_choices.setdefault(self._fitting[shape], []).append(shape)
+            else:
+                self.blocked[shape] = found
+        firsts, others = by_choices(self.blocked)
         # Where all was given back, what was counted at the start needn't be counted anew for each of ten thousand.
         is_as_before = not self._placed and self._draft.has_numbers_of_view()
         shortage = explain.GpuShortage(self._class_status)
-        for choices, shapes in by_choices.items():
-            if len(shapes) == 1:  # as where each has a selection of its own: a table for each would cost ten times more
-                shape = self.deciding.shape = shapes[0]
+        for choices, shape in firsts.items():
+            shapes = others.get(choices)
+            if shapes is None:  # as where each has a selection of its own: a table for each would cost ten times more
+                self.deciding.shape = shape
                 packed = choices.packed_at_start() if is_as_before else choices.packed_now()
                 if packed != NOT_COUNTED:
                     reason = shortage.why(choices.numbers, packed, choices.admitted.classes, shape.demand)
                     if reason is not None:
                         reasons[shape] = reason
                         continue
+            shapes = [shape, *shapes] if shapes else [shape]
             reasons.update(zip(shapes, self._whys(shapes, choices), strict=True))
         return reasons
+
+    def _found_at_end(self, shape: Shape) -> GpuChoices | Reason:
+        """What was found on the way, with the numbers of the end where there are any."""
+        found = self.blocked[shape]
+        if isinstance(found, Reason) and found.code is ReasonCode.BUDGET_SPENT:
+            return found
+        self.deciding.shape = shape
+        return self._quota_order.limit_reached(shape) or self._fitting[shape]
 
     def _whys(self, shapes: Sequence[Shape], choices: GpuChoices) -> Sequence[Reason]:
         self.deciding.shape = shapes[0]
@@ -452,6 +466,8 @@ class SchedulingPass:
         if choices.waiting is None:
             choices.waiting = explain.WaitExplanation(self._class_status, choices.last)
         found = choices.waiting.whys(shapes, self.deciding)
+        if not self._portless and not self._guarantee_hold.withdrawn:  # then thousands have one reason
+            return [reason or self._reserved() for reason in found]
         return [reason or self._kept_from(shape, choices) for shape, reason in zip(shapes, found, strict=True)]
 
     def _kept_from(self, shape: Shape, choices: GpuChoices) -> Reason:

@@ -12,7 +12,7 @@ Limits: a search for one task looks at the shared GPUs with enough thousandths l
 """
 
 from bisect import bisect_left
-from collections.abc import Collection, Container, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from stoker.brain.domain.allocation import TaskPlacement
 from stoker.brain.domain.demand import Demand
@@ -113,7 +113,7 @@ class ShareSearch(Search):
 
     cache: ShareCache
 
-    def tightest(self, tasks: int, besides: Container[NodeName] = ()) -> NodeFit | None:
+    def tightest(self, tasks: int, besides: Collection[NodeName] = ()) -> NodeFit | None:
         """Return the node, other than `besides`, that `tasks` tasks fill best; None when no node holds them all."""
         if tasks == 1:
             found = self._fullest(besides)
@@ -121,7 +121,7 @@ class ShareSearch(Search):
         fits = [each for each in self._nodes(tasks) if each[0] == -tasks and each[-1] not in besides]
         return NodeFit(min(fits)[-1], tasks) if fits else None
 
-    def _fullest(self, besides: Container[NodeName]) -> NodeName | None:
+    def _fullest(self, besides: Collection[NodeName]) -> NodeName | None:
         """The node of the fullest shared GPU that fits (S2)."""
         demand, free_on, most = self.demand, self._free_on, self.cache.candidates.draft.gpu_sharers_max
         rests = self.cache.candidates.shared_rests()
@@ -174,9 +174,9 @@ def choose_shares(free: Free, demand: Demand, node: NodeName, tasks: int, sharer
     return [placement for _, placement in sorted(chosen, key=lambda each: each[0])]
 
 
-def _fullest_first(rest: SharedGpu) -> tuple[bool, int, int, int]:
+def _fullest_first(rest: SharedGpu) -> tuple[bool, int, bool, int, int]:
     # Of whole ones, that with the least memory, as a task that asks for little needs no large device.
-    return not rest.sharers, rest.left, rest.gpu.memory_mb, rest.gpu.index
+    return not rest.sharers, rest.left, rest.gpu.suspect, rest.gpu.memory_mb, rest.gpu.index
 
 
 def _takes(rest: SharedGpu, demand: Demand, sharers_max: int) -> bool:

@@ -7,9 +7,10 @@ Limits: about 0.5 us per bucket, and 5 us per selection of nodes.
 
 from collections.abc import Sequence
 
-from stoker.brain.domain.demand import GpuDemand, Shape
+from stoker.brain.domain.demand import GpuDemand, GpusPerTask, Shape
 from stoker.brain.domain.ids import TenantName
 from stoker.brain.domain.partition import selection
+from stoker.brain.domain.reason import Reason
 from stoker.brain.domain.tenant import nodes_allowed
 from stoker.brain.domain.where import ANYWHERE, Where
 from stoker.brain.engine.candidate_nodes import CandidateNodes
@@ -20,6 +21,18 @@ from stoker.brain.engine.gpu_choices import GpuChoices
 from stoker.brain.state.view import Bucket, SelectedNodes, View
 
 
+class _CandidatesBySelection(dict[SelectedNodes, CandidateNodes]):
+    """The candidate nodes of selections, made when one is first asked for."""
+
+    def __init__(self, draft: Draft) -> None:
+        super().__init__()
+        self._draft = draft
+
+    def __missing__(self, admitted: SelectedNodes) -> CandidateNodes:
+        candidates = self[admitted] = CandidateNodes(self._draft, admitted)
+        return candidates
+
+
 class Sift:
     """The shapes of the queue of one pass, and the GPUs that may serve them."""
 
@@ -27,22 +40,25 @@ class Sift:
         self._view, self._draft, self._deciding = view, draft, deciding
         self.nodes_allowed: dict[TenantName, Where] = {}
         """Of each tenant that has jobs in the queue."""
+        self.fitting: list[Bucket] = []
+        """Buckets of which there were enough GPUs for a job, also where CPUs or memory are short."""
         self._known: dict[Where, dict[GpuDemand, GpuChoices]] = {}
         """By the nodes that a tenant may use, and what a shape says."""
-        self._distinct: dict[tuple[SelectedNodes, GpuNumbers], GpuChoices] = {}
-        """By what that means here: demands that the same GPUs serve have the same choices."""
-        self._candidates: dict[SelectedNodes, CandidateNodes] = {}
-        self._numbers: dict[tuple[str | int, ...], GpuNumbers] = {}
-        """By demand for GPUs."""
+        self._fitting_of: dict[GpuChoices, list[Shape]] = {}
+        """Shapes for which there are enough GPUs at the start."""
+        self._candidates_of = _CandidatesBySelection(draft)
+        self._numbers: dict[GpusPerTask, tuple[GpuNumbers, dict[SelectedNodes, GpuChoices]]] = {}
+        """By demand for GPUs, with the choices of each selection: demands that the same GPUs serve have the same."""
 
     def sift(
-        self, buckets: Sequence[Bucket], blocked: dict[Shape, GpuChoices], fitting: dict[Shape, GpuChoices]
+        self, buckets: Sequence[Bucket], blocked: dict[Shape, GpuChoices | Reason], fitting: dict[Shape, GpuChoices]
     ) -> None:
         """Add to `blocked` each shape for which there isn't enough capacity even now. The hottest loop of a long queue.
 
         To `fitting` is added each for which there are enough GPUs, also where CPUs or memory are short.
         """
         deciding, of_tenants = self._deciding, dict[TenantName, dict[GpuDemand, GpuChoices]]()
+        fitting_of = self._fitting_of
         for bucket in buckets:
             deciding.shape = shape = bucket.shape
             known = of_tenants.get(shape.tenant)
@@ -55,22 +71,24 @@ class Sift:
             tasks = shape.demand.tasks
             if tasks > choices.at_most or not choices.may_have_held(tasks):
                 blocked[shape] = choices
-            elif shape not in fitting:
+                continue
+            self.fitting.append(bucket)
+            if shape not in fitting:
                 fitting[shape] = choices
-                choices.shapes.append(shape)
-        for choices in self._distinct.values():
-            if choices.shapes and choices.pays_for_table():
+                fitting_of.setdefault(choices, []).append(shape)
+        for choices, shapes in fitting_of.items():
+            if choices.pays_for_table(len(shapes)):
                 capacity = choices.last.capacity()
-                for shape in choices.shapes:
+                for shape in shapes:
                     deciding.shape = shape
                     if not capacity.holds(shape.demand):
                         blocked[shape] = choices
 
     def block_what_is_short(self, blocked: dict[Shape, GpuChoices], besides: dict[Shape, int]) -> None:
         """Add to `blocked` each shape for which there aren't enough GPUs any more, but those `besides`."""
-        for choices in self._distinct.values():
-            at_most = choices.at_most_now() if choices.shapes else 0
-            for shape in choices.shapes:
+        for choices, shapes in self._fitting_of.items():
+            at_most = choices.at_most_now()
+            for shape in shapes:
                 if shape.demand.tasks > at_most and shape not in besides:
                     blocked.setdefault(shape, choices)
 
@@ -80,16 +98,17 @@ class Sift:
 
     def _choices_for(self, shape: Shape, nodes: Where) -> GpuChoices:
         admitted, demand = self._admitted_to(shape, nodes), shape.demand
-        asked = shape.gpu_demand[2:]
+        asked = shape.gpu_demand.asked
         if demand.gpu_memory_mb and not demand.shares:  # what a share asks for is its bound too
-            memory_mb = self._candidates_of(admitted).gpu_memory(demand.gpu_model, demand.gpu_memory_mb)
+            memory_mb = self._candidates_of[admitted].gpu_memory(demand.gpu_model, demand.gpu_memory_mb)
             asked = asked[0], memory_mb, *asked[2:]
-        numbers = self._numbers.get(asked)
-        if numbers is None:
-            numbers = self._numbers[asked] = GpuNumbers(self._draft, demand)
-        choices = self._distinct.get((admitted, numbers))
+        known = self._numbers.get(asked)
+        if known is None:
+            known = self._numbers[asked] = GpuNumbers(self._draft, demand), {}
+        numbers, by_selection = known
+        choices = by_selection.get(admitted)
         if choices is None:
-            choices = self._distinct[admitted, numbers] = GpuChoices(admitted, demand, numbers, self._candidates_of)
+            choices = by_selection[admitted] = GpuChoices(admitted, demand, numbers, self._candidates_of)
         return choices
 
     def _admitted_to(self, shape: Shape, nodes: Where) -> SelectedNodes:
@@ -98,9 +117,3 @@ class Sift:
         if shape.partition or nodes != ANYWHERE:
             where = selection(self._view.partitions, self._view.tenants, shape)
         return self._view.admitted(where)
-
-    def _candidates_of(self, admitted: SelectedNodes) -> CandidateNodes:
-        candidates = self._candidates.get(admitted)
-        if candidates is None:
-            candidates = self._candidates[admitted] = CandidateNodes(self._draft, admitted)
-        return candidates

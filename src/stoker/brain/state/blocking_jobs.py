@@ -175,7 +175,7 @@ def _released(
     state: ClusterState, job: Job, name: NodeName, demand: Demand, now: Instant, claimed: Set[GpuUuid] | None
 ) -> tuple[_Freed, int]:
     """What the end of a job frees on a node, and how many tasks of it were looked at. `claimed`: of these GPUs."""
-    known = {gpu.uuid: gpu for gpu in state.nodes[name].inventory.gpus}
+    known = state.nodes[name].gpus_by_uuid
     tasks = [task.placement for task in tasks_on(job, name)]
     held = [(known[uuid], task.gpu_share) for task in tasks for uuid in task.gpus if uuid in known]
     if claimed is not None:

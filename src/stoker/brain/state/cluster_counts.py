@@ -37,7 +37,7 @@ def count_gpus(state: ClusterState) -> GpuCounts:
 
 def gpu_statuses(state: ClusterState, node: Node) -> dict[GpuUuid, GpuStatus]:
     """Return the status of each GPU that a node has or has had."""
-    drained = {each.uuid for each in node.inventory.conditions if each.kind is not HealthKind.LOST}
+    drained = {each.uuid for each in node.inventory.conditions if each.kind is not HealthKind.LOST and not each.offered}
     held, quarantined, free = gpu_holders(state, node), quarantined_gpus(node), state.indexes.free.get(node.name)
     free_gpus = {gpu.uuid: None for gpu in free.gpus} if free else {}
 

@@ -50,11 +50,11 @@ class _ClassGroup:
 
     __slots__ = ("key", "labels", "names", "node_class")
 
-    def __init__(self, key: _NodeClassKey, node: Node) -> None:
+    def __init__(self, key: _NodeClassKey, node: Node, kinds: GpuKinds) -> None:
         self.key = key
         self.labels = dict(key.labels)
         self.names: list[NodeName] = []
-        self.node_class = NodeClass(kinds_of(node), node.inventory, self.names)
+        self.node_class = NodeClass(kinds, node.inventory, self.names)
 
 
 class NodeClasses:
@@ -63,6 +63,8 @@ class NodeClasses:
     def __init__(self) -> None:
         self._groups: dict[_NodeClassKey, _ClassGroup] = {}
         self._group_of: dict[NodeName, _ClassGroup] = {}
+        self._kinds: dict[GpuKinds, GpuKinds] = {}
+        """Equal ones are one object, which saves their readers to compare them; as many as there ever were kinds."""
         self._admitted: dict[Where, SelectedNodes] = {}
         self._remembered = 0
         self._strict: Strict | None = None
@@ -86,7 +88,8 @@ class NodeClasses:
         self.node_dropped(new.name)
         group = self._groups.get(key)
         if group is None:
-            group = self._groups[key] = _ClassGroup(key, new)
+            kinds = kinds_of(new)
+            group = self._groups[key] = _ClassGroup(key, new, self._kinds.setdefault(kinds, kinds))
         self._group_of[new.name] = group
         insort(group.names, new.name)
 

@@ -75,8 +75,7 @@ class StateView:
         policy, moved_ms = self._state.policy, self._state.clock_moved_ms
         made_from = (policy, moved_ms, record, *jobs)
         if kept is None or len(kept[0]) != len(made_from) or any(map(is_not, kept[0], made_from)):
-            kept_on = {uuid for stray in record.strays for uuid in stray.gpus}  # whoever else ends there
-            known = {gpu.uuid: gpu for gpu in record.inventory.gpus if gpu.uuid not in kept_on}
+            known = record.gpus_by_uuid
             found = sorted([_release(job, record.name, known, policy, moved_ms) for job in jobs], key=_by_end)
             if any(placement.gpu_share != WHOLE_GPU for placement in self.held_on(node)):
                 found = last_of_each_gpu(found)

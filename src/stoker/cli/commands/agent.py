@@ -5,6 +5,8 @@ The agent ends on SIGTERM and on Ctrl-C and leaves jobs running; what it prints 
 
 import os
 import shlex
+import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import click
@@ -31,6 +33,7 @@ def agent(ctx: click.Context, /, path: Path | None, flags: dict[str, object], **
     """
     if ctx.invoked_subcommand is not None:
         return
+    _import_without_openssl()
     from stoker.cli.foreground import quiet_grpc, run_until_signal
 
     quiet_grpc()
@@ -91,3 +94,24 @@ def join(addresses: str, path: Path | None, flags: dict[str, object], form: str,
     start = "stoker agent" if path is None else f"stoker agent -c {shlex.quote(str(path))}"
     said = [f"node {identity.node} has joined cluster {cluster}; start its agent: {start}"]
     show_lines(form, said, {"node": identity.node, "cluster_id": cluster, "control": identity.addresses})
+
+
+def _import_without_openssl() -> None:
+    """Import asyncio and hashlib without OpenSSL, which would be a tenth of what an agent may take.
+
+    gRPC brings a TLS of its own, and nothing else that a running agent talks to speaks it; few bytes are hashed. What
+    imports `ssl` later, as the client of container engines does, gets it.
+    """
+    own_hashes = ("_md5", "_sha1", "_sha2" if sys.version_info >= (3, 12) else "_sha256", "_sha3", "_blake2")
+    importers = {"ssl": "asyncio"}
+    if all(map(find_spec, own_hashes)):  # some distributions build Python without any
+        importers["_hashlib"] = "hashlib"
+    kept_out = [name for name, importer in importers.items() if not {name, importer} & sys.modules.keys()]
+    for name in kept_out:
+        sys.modules[name] = None  # type: ignore[assignment]  # as the import system documents it: not to be had
+    import asyncio  # noqa: F401  # for all that follow
+    import hashlib  # noqa: F401  # for all that follow
+    import hmac  # noqa: F401  # for all that follow
+
+    for name in kept_out:
+        del sys.modules[name]

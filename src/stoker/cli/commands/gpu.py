@@ -4,7 +4,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stoker.brain.domain.gpu import index_text
 from stoker.cli.display.gpu_figures import memory_used, power, remark, temperature, utilization
 from stoker.cli.display.node_details import health_text, holder_text
 from stoker.cli.display.output import show_rows
@@ -17,6 +16,8 @@ if TYPE_CHECKING:
 
 
 def _columns() -> "list[Column[GpuView]]":
+    from stoker.brain.domain.gpu import index_text
+
     return [
         Column("NODE", lambda gpu: gpu.node),
         Column("GPU", lambda gpu: index_text(gpu.device_index), right=True),

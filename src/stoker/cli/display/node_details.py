@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from stoker.brain.domain.gpu import index_text
 from stoker.cli.clock import local_text
 from stoker.cli.display.formatting import local_times
 from stoker.cli.display.gpu_figures import figures_text
@@ -100,6 +99,8 @@ def _changed_by_people(by: "Mapping[str, str]", off: "Sequence[str]") -> "Iterat
 
 def node_pairs(node: "NodeView") -> "Iterator[tuple[str, object]]":
     """Yield (key, value) lines about one node, its GPUs and its orphan tasks."""
+    from stoker.brain.domain.gpu import index_text
+
     yield "node", node.name
     yield "state", node.state.value
     yield "health", "; ".join((node.health.state.value, *node.health.reasons))

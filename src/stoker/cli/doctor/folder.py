@@ -275,7 +275,7 @@ def secret_key(path: Path, folder: Path) -> Iterator[CheckResult]:
     elif os.path.lexists(path):
         yield from unless_refused(SecretKeys(path).exported, f"the key of secrets is in {path}: keep a copy of it")
     else:
-        yield fine(f"{path} isn't there: it is made with the first secret, or comes from a peer")
+        yield fine(f"{path} isn't there: it is made with the first secret, at the latest, or comes from a peer")
 
 
 def files(folder: Path) -> Iterator[CheckResult]:

@@ -18,6 +18,7 @@ from stoker import __version__
 from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.node_health import CLOCK_OFF_MS
 from stoker.brain.domain.reason import ReasonCode
+from stoker.brain.domain.units import counted
 from stoker.cli.clock import now_ms
 from stoker.cli.doctor.finding import Check, CheckResult, doubtful, fine, refusal, unless_refused, wrong
 from stoker.cli.doctor.folder import by_room
@@ -242,7 +243,9 @@ def nodes(rows: Sequence[NodeRow]) -> Iterator[CheckResult]:
         yield doubtful("no node has joined: every job waits", "start an agent: `stoker agent -c agent.yaml`")
         return
     counts = Counter(row.state for row in known)
-    yield fine(f"{len(known)} nodes: " + ", ".join(f"{number} {state}" for state, number in sorted(counts.items())))
+    yield fine(
+        f"{counted(len(known), 'node')}: " + ", ".join(f"{number} {state}" for state, number in sorted(counts.items()))
+    )
     for row in known:
         if row.fault:  # also of a silent one: an agent that reaches no runner registers with that, and says no more
             fix = "mend it: it is used again by itself"
@@ -283,7 +286,7 @@ def agents(rows: Sequence[NodeRow], ours: str) -> Iterator[CheckResult]:
         fix = "upgrade them one by one: jobs run on while an agent restarts"
         yield doubtful(f"agents of another version than {ours}: {_names(others)}", fix)
     else:
-        yield fine(f"{len(known)} agents are of version {ours}")
+        yield fine(f"{counted(len(known), 'agent')} of version {ours}")
 
 
 def addresses(rows: Sequence[NodeRow]) -> Iterator[CheckResult]:
@@ -309,7 +312,7 @@ def queue(rows: Sequence[JobRow]) -> Iterator[CheckResult]:
     stuck = {code: [row.id for row in rows if row.reason and row.reason.code == code] for code in _CANT_RUN}
     for code, jobs in stuck.items():
         if jobs:
-            words = f"{len(jobs)} waiting jobs that nothing here could run ({code}): {_names(jobs)}"
+            words = f"{counted(len(jobs), 'waiting job')} that nothing here could run ({code}): {_names(jobs)}"
             yield doubtful(words, f"{_CANT_RUN[code]}; `stoker why {jobs[0]}` says more")
     if not any(stuck.values()):
         newest = "newest " if len(rows) >= JOBS_MAX else ""

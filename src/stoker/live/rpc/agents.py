@@ -10,7 +10,7 @@ Rules: A1  every call wants the certificate of a node that has joined, or withou
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final
 
@@ -19,6 +19,7 @@ from stoker.api.rpc.status import refusal_of, refusing
 from stoker.brain.domain.access import Caller, Role, Token
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
 from stoker.brain.domain.ids import NodeName, Principal, node_principal
+from stoker.brain.domain.instruction import Instruction
 from stoker.brain.state.commands import JoinNode
 from stoker.control.access import Access, certificate_expired, node_key_unknown, not_allowed, token_unknown
 from stoker.live.control_plane import LiveControlPlane
@@ -33,6 +34,10 @@ from stoker.wire.token import fresh_token, id_of
 
 SESSION_KEY: Final = "stoker-session"
 """Metadata of the two streams: the session that RegisterAgent answered."""
+BATCHES_KEY: Final = "stoker-batches"
+"""Metadata of an agent that reads `ControlMessage.more`."""
+TOGETHER_MAX: Final = 16
+"""Instructions of one message: at their bounds, a third of what an agent takes."""
 _HINT: Final = "is the agent of this version?"
 
 
@@ -63,6 +68,7 @@ class AgentService(SchedulerServiceServicer):
             session=welcome.session,
             heartbeat_ms=welcome.heartbeat_ms,
             version=PRODUCT,
+            batches=True,
         )
 
     async def Renew(self, request: pb.CertificateRequest, context: Context) -> pb.CertificateResponse:
@@ -93,9 +99,11 @@ class AgentService(SchedulerServiceServicer):
     async def TaskFinished(self, request: pb.TaskFinishedRequest, context: Context) -> pb.TaskFinishedResponse:
         async with refusing(context, _HINT):
             agent = self._agent(context)
-            finished = codec.decode_finished(request)
-            _check_node(self._sessions.opened(_session(context), agent.token).node, finished.node)
-            epoch = await self._sessions.finished(finished)
+            ends = [codec.decode_finished(each) for each in (request, *request.more)]
+            node = self._sessions.opened(_session(context), agent.token).node
+            for finished in ends:
+                _check_node(node, finished.node)
+            epoch = await self._sessions.finished(*ends)
         return pb.TaskFinishedResponse(epoch=epoch)
 
     async def Heartbeat(
@@ -104,12 +112,13 @@ class AgentService(SchedulerServiceServicer):
         async with refusing(context, _HINT):
             agent = self._agent(context)
             private = self._tls is not None or is_on_this_machine(context.peer())
+            more_max = TOGETHER_MAX - 1 if _said(context, BATCHES_KEY) else 0
             stream = self._sessions.attach(_session(context), agent.token, private=private)
             reading = asyncio.create_task(self._read(request_iterator, stream))
             try:
                 with self._while_good(agent, lambda: stream.close(self._gone(agent, stream.node).refusal)):
                     async for message in stream.outgoing():
-                        yield _encode(message)
+                        yield _encode(message, stream.waiting(more_max))
                 if reading.done():
                     reading.result()  # a defect of ours in the reader shows as one
             finally:
@@ -121,9 +130,10 @@ class AgentService(SchedulerServiceServicer):
         why: Refusal | None = None
         try:
             async for wire in reports:
-                report = codec.decode_report(wire)
-                if report is not None:
-                    await stream.receive(report)
+                for each in (wire, *wire.more):
+                    report = codec.decode_report(each)
+                    if report is not None:
+                        await stream.receive(report)
         except (StokerError, codec.Malformed) as fault:
             why = refusal_of(fault, _HINT)
         finally:
@@ -239,11 +249,19 @@ def _check_node(mine: NodeName, named: NodeName) -> None:
 
 
 def _session(context: Context) -> str:
-    text = next((text for key, text in context.invocation_metadata() or () if key == SESSION_KEY), "")
+    return _said(context, SESSION_KEY)
+
+
+def _said(context: Context, name: str) -> str:
+    """Return a word of the call's metadata; empty = it has none of that name."""
+    text = next((text for key, text in context.invocation_metadata() or () if key == name), "")
     return text if isinstance(text, str) else text.decode("ascii", "replace")
 
 
-def _encode(message: Message) -> pb.ControlMessage:
+def _encode(message: Message, more: Sequence[Instruction]) -> pb.ControlMessage:
     if isinstance(message, BeatAnswer):
-        return codec.encode_beat_answer(message.sequence, message.epoch)
-    return codec.encode_instruction(message)
+        wire = codec.encode_beat_answer(message.sequence, message.epoch)
+    else:
+        wire = codec.encode_instruction(message)
+    wire.more.extend(map(codec.encode_instruction, more))
+    return wire

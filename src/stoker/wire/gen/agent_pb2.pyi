@@ -124,6 +124,7 @@ class Gpu(_message.Message):
     MEMORY_MB_FIELD_NUMBER: _builtins.int
     SIMULATED_FIELD_NUMBER: _builtins.int
     PARENT_FIELD_NUMBER: _builtins.int
+    SUSPECT_FIELD_NUMBER: _builtins.int
     uuid: _builtins.str
     index: _builtins.int
     model: _builtins.str
@@ -131,6 +132,8 @@ class Gpu(_message.Message):
     simulated: _builtins.bool
     parent: _builtins.str
     """UUID of the GPU of which it is a MIG instance. Empty = it is a GPU of its own."""
+    suspect: _builtins.bool
+    """Whether other GPUs are preferred to it."""
     def __init__(
         self,
         *,
@@ -140,10 +143,11 @@ class Gpu(_message.Message):
         memory_mb: _builtins.int = ...,
         simulated: _builtins.bool = ...,
         parent: _builtins.str = ...,
+        suspect: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "memory_mb", b"memory_mb", "model", b"model", "parent", b"parent", "simulated", b"simulated", "uuid", b"uuid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "memory_mb", b"memory_mb", "model", b"model", "parent", b"parent", "simulated", b"simulated", "suspect", b"suspect", "uuid", b"uuid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -335,12 +339,15 @@ class RegisterResponse(_message.Message):
     SESSION_FIELD_NUMBER: _builtins.int
     HEARTBEAT_MS_FIELD_NUMBER: _builtins.int
     VERSION_FIELD_NUMBER: _builtins.int
+    BATCHES_FIELD_NUMBER: _builtins.int
     epoch: _builtins.int
     cluster_id: _builtins.str
     session: _builtins.str
     """Names this connection on the two streams (metadata key `stoker-session`)."""
     heartbeat_ms: _builtins.int
     version: _builtins.str
+    batches: _builtins.bool
+    """Does it read `AgentReport.more` and `TaskFinishedRequest.more`? Else whatever is in them is lost."""
     def __init__(
         self,
         *,
@@ -349,10 +356,11 @@ class RegisterResponse(_message.Message):
         session: _builtins.str = ...,
         heartbeat_ms: _builtins.int = ...,
         version: _builtins.str = ...,
+        batches: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cluster_id", b"cluster_id", "epoch", b"epoch", "heartbeat_ms", b"heartbeat_ms", "session", b"session", "version", b"version"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["batches", b"batches", "cluster_id", b"cluster_id", "epoch", b"epoch", "heartbeat_ms", b"heartbeat_ms", "session", b"session", "version", b"version"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -605,22 +613,28 @@ class AgentReport(_message.Message):
     TASKS_FIELD_NUMBER: _builtins.int
     STARTED_FIELD_NUMBER: _builtins.int
     BEAT_FIELD_NUMBER: _builtins.int
+    MORE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def tasks(self) -> Global___TaskInventory: ...
     @_builtins.property
     def started(self) -> Global___Started: ...
     @_builtins.property
     def beat(self) -> Global___Beat: ...
+    @_builtins.property
+    def more(self) -> _containers.RepeatedCompositeFieldContainer[Global___AgentReport]:
+        """Reports that follow it, in order; they have none that follow them."""
+
     def __init__(
         self,
         *,
         tasks: Global___TaskInventory | None = ...,
         started: Global___Started | None = ...,
         beat: Global___Beat | None = ...,
+        more: _abc.Iterable[Global___AgentReport] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["beat", b"beat", "report", b"report", "started", b"started", "tasks", b"tasks"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat", b"beat", "report", b"report", "started", b"started", "tasks", b"tasks"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat", b"beat", "more", b"more", "report", b"report", "started", b"started", "tasks", b"tasks"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_report: _TypeAlias = _typing.Literal["tasks", "started", "beat"]  # noqa: Y015
     _WhichOneofArgType_report: _TypeAlias = _typing.Literal["report", b"report"]  # noqa: Y015
@@ -982,6 +996,7 @@ class ControlMessage(_message.Message):
     BEAT_FIELD_NUMBER: _builtins.int
     SIGNAL_FIELD_NUMBER: _builtins.int
     WARN_FIELD_NUMBER: _builtins.int
+    MORE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def start(self) -> Global___Start: ...
     @_builtins.property
@@ -992,6 +1007,10 @@ class ControlMessage(_message.Message):
     def signal(self) -> Global___Signal: ...
     @_builtins.property
     def warn(self) -> Global___Warn: ...
+    @_builtins.property
+    def more(self) -> _containers.RepeatedCompositeFieldContainer[Global___ControlMessage]:
+        """Messages that follow it, in order, to an agent whose metadata has `stoker-batches`; they have none that follow them."""
+
     def __init__(
         self,
         *,
@@ -1000,10 +1019,11 @@ class ControlMessage(_message.Message):
         beat: Global___BeatAnswer | None = ...,
         signal: Global___Signal | None = ...,
         warn: Global___Warn | None = ...,
+        more: _abc.Iterable[Global___ControlMessage] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["beat", b"beat", "message", b"message", "signal", b"signal", "start", b"start", "stop", b"stop", "warn", b"warn"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat", b"beat", "message", b"message", "signal", b"signal", "start", b"start", "stop", b"stop", "warn", b"warn"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat", b"beat", "message", b"message", "more", b"more", "signal", b"signal", "start", b"start", "stop", b"stop", "warn", b"warn"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["start", "stop", "beat", "signal", "warn"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
@@ -1069,21 +1089,27 @@ class TaskFinishedRequest(_message.Message):
     NODE_FIELD_NUMBER: _builtins.int
     KEY_FIELD_NUMBER: _builtins.int
     END_FIELD_NUMBER: _builtins.int
+    MORE_FIELD_NUMBER: _builtins.int
     node: _builtins.str
     @_builtins.property
     def key(self) -> Global___TaskKey: ...
     @_builtins.property
     def end(self) -> Global___TaskEnd: ...
+    @_builtins.property
+    def more(self) -> _containers.RepeatedCompositeFieldContainer[Global___TaskFinishedRequest]:
+        """Other ends of tasks of this node. The answer means that all are durable."""
+
     def __init__(
         self,
         *,
         node: _builtins.str = ...,
         key: Global___TaskKey | None = ...,
         end: Global___TaskEnd | None = ...,
+        more: _abc.Iterable[Global___TaskFinishedRequest] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "key", b"key"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "key", b"key", "node", b"node"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["end", b"end", "key", b"key", "more", b"more", "node", b"node"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

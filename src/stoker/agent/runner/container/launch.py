@@ -11,10 +11,11 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import resource
 import sys
 
 from stoker.agent.runner.container.cgroup import ContainerCgroup
-from stoker.agent.runner.container.mounts import AllowedMounts, once_each
+from stoker.agent.runner.container.mounts import AllowedMounts, fabric_devices, once_each
 from stoker.agent.runner.container.names import REPLY, REQUEST, RESULT
 from stoker.agent.runner.container.request import container_name, create_request, exec_request, variables
 from stoker.agent.runner.files import write_all
@@ -41,6 +42,8 @@ _PLAIN: Final = {
 _FREE_FROM: Final = 16
 _SOURCES: Final = os.path.abspath(f"{os.path.dirname(__file__)}/../../../..")
 _READ_BYTES: Final = 64 * 1024
+_ENGINES_MEMLOCK: Final = 8 << 20
+"""Locked memory that an engine gives by itself. Podman drops its site's other limits once it is told one."""
 
 
 class ClientLaunch(Launch):
@@ -159,7 +162,7 @@ class ContainerLaunch(ClientLaunch):
             if self.bound is not None:
                 self.bound.join()
             mounts = [] if error else self._mounts()
-            ids = {"uid": os.getuid(), "gid": os.getgid(), "groups": os.getgroups()}
+            ids = {"uid": os.getuid(), "gid": os.getgid(), "groups": os.getgroups(), "devices": fabric_devices()}
             found = {**ids, "home": os.fsdecode(home), "mounts": mounts, **({"error": error} if error else {})}
         except CannotStart as refused:
             found = {"error": str(refused)}
@@ -196,6 +199,9 @@ class ContainerLaunch(ClientLaunch):
         path = self.group.path if isinstance(self.group, ContainerCgroup) else ""
         env = variables(start["env"], self.actor.name, found["home"], found["mounts"])
         asked: Any = {**start, "env": env}
+        memlock = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+        if os.geteuid() == 0 and not 0 <= memlock[1] <= _ENGINES_MEMLOCK:  # infinity is below 0
+            asked["limits"] = {"memlock": memlock, **start["limits"]}
         if self._script_path:
             asked["argv"] = [os.fsdecode(word) for word in self.argv]
         request = {

@@ -9,6 +9,7 @@ Rules: H1  a folder or file is mounted only if it lies, once every link on its w
        H4  a target is an absolute path, named once, and not one that the engine fills itself
        H5  a working directory is mounted where it is, if the node allows it; one that only the image has is the
            image's; one that the node has and doesn't allow is refused, since the job would find another
+       H6  the device nodes of a fabric (InfiniBand, RoCE) that the user may use are there
 
 Limits: between the check and the mount a user may put a link in the place of what was checked. The container runs as
         that user, without capabilities and without a way to gain any, so it can open nothing there that its user
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import os
 import stat
+from contextlib import suppress
 
 from stoker.agent.runner.process.account import CannotStart, error_text
 
@@ -36,6 +38,8 @@ _ENGINES: Final = (
     "/var/lib/containerd", "/var/lib/containers",
 )  # fmt: skip
 _READ_ONLY: Final = ":ro"
+FABRIC: Final = "/dev/infiniband"
+_DEVICES_MAX: Final = 256
 
 
 class AllowedMounts:
@@ -70,8 +74,8 @@ class AllowedMounts:
 
     def workdir(self, folder: str, mounts: Sequence[MountFields]) -> MountFields | None:
         """Return the mount that a working directory wants; None = none (H5). Raises CannotStart."""
-        if any(_holds(mount["target"], os.path.normpath(folder)) for mount in mounts):
-            return None
+        if os.path.normpath(folder) == "/" or any(_holds(each["target"], os.path.normpath(folder)) for each in mounts):
+            return None  # each image has a root of its own, and the node's is never shown
         real = os.path.realpath(folder)
         if self._within(real) is not None:
             return self.checked({"source": folder, "target": folder, "read_only": False})
@@ -107,3 +111,17 @@ def _target(target: str) -> str:
 
 def _holds(folder: str, path: str) -> bool:
     return path == folder or path.startswith(f"{folder.rstrip('/')}/")
+
+
+def fabric_devices(folder: str = FABRIC) -> list[str]:
+    """Return the device nodes of a fabric that this process may read and write, in order (H6)."""
+    try:
+        names = sorted(os.listdir(folder))
+    except OSError:
+        return []  # there is none
+    found = []
+    for path in [f"{folder}/{name}" for name in names[:_DEVICES_MAX]]:
+        with suppress(OSError):
+            if stat.S_ISCHR(os.stat(path).st_mode) and os.access(path, os.R_OK | os.W_OK):
+                found.append(path)
+    return found

@@ -8,6 +8,7 @@ Rules: Q1  a container gains nothing: not privileged, no new privileges, no capa
        Q2  it is never restarted by the engine, and leaves no log in the engine: what it writes goes to the client
        Q3  what names it is in its labels, and its task's mark in its environment too
        Q4  texts are UTF-8: other bytes can't be said to an engine
+       Q5  it has the device nodes of a fabric that its account may use
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
         uid: int
         gid: int
         groups: list[int]
+        devices: list[str]
+        """Device nodes of a fabric that it may use."""
 
 
 _MIB: Final = 1 << 20
@@ -139,6 +142,9 @@ def _host(
             {"Name": name, "Soft": soft, "Hard": hard} for name, (soft, hard) in sorted(start["limits"].items())
         ],
         "DeviceRequests": fields["devices"],
+        "Devices": [
+            {"PathOnHost": path, "PathInContainer": path, "CgroupPermissions": "rw"} for path in who["devices"]
+        ],
         "Mounts": [
             {
                 "Type": "bind",

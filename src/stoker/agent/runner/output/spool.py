@@ -16,7 +16,8 @@ listing is ever held in memory.
 
 Rules: S1  the beginning is kept, and so is the end: the last line is always there unless it is longer than a segment
        S2  bytes are bytes: nothing is decoded or changed
-       S3  a write that fails loses those bytes and says so in `lost`; the task itself isn't held up
+       S3  a write that fails loses those bytes and says so in `lost`; the task itself isn't held up, and once there is
+           room again output is kept from there on
        S4  outputs of ended tasks leave some of the disk free, however many bytes may be kept
        X1  no link is ever followed
        X2  what its owner closed (mode 0) or froze (mode 0555, as Go's module cache does) is opened before it is removed
@@ -47,6 +48,8 @@ _TRASH_NAME: Final = "trash"
 _SCRIPT_NAME: Final = ".script"
 _TMP_NAME: Final = ".tmp"
 _LARGE_BYTES: Final = 256 * 1024
+_AGAIN_BYTES: Final = 4 * 1024 * 1024
+"""Free on the disk before output is kept again that a full one didn't take."""
 _SPARE_BYTES: Final = 512 * 1024 * 1024
 _SPARE_PART: Final = 4
 """S4: that much, or that part of the disk where it is small."""
@@ -58,7 +61,21 @@ _PASSES_MAX: Final = 100
 class Spool:
     """Writer of one task's output."""
 
-    __slots__ = ("_base", "_fd", "_head_max", "_room", "_segments", "_size", "_tail_max", "lost")
+    __slots__ = (
+        *(
+            "_base",
+            "_fd",
+            "_head_max",
+            "_lost_bytes",
+            "_lost_from",
+            "_room",
+            "_segments",
+            "_size",
+            "_tail_max",
+            "_taken",
+        ),
+        "lost",
+    )
 
     def __init__(self, base: str, head_max: int, tail_max: int) -> None:
         """Make the output of a task (`claim`). Raises OSError: FileExistsError if it is there, as the agent's."""
@@ -72,21 +89,42 @@ class Spool:
         self._fd = os.open(f"{base}.out", flags, 0o600)
         self._size = 0
         self._room = head_max
+        self._taken = 0
+        # Bytes in the newest file.
+        self._lost_from = self._lost_bytes = 0
 
     def write(self, received: bytes) -> None:
-        """Append to the output; once a write has failed, nothing more is kept (S3)."""
+        """Append to the output; what can't be written is missing (S3)."""
         view = memoryview(received)
-        while view and not self.lost:
+        if self.lost and not self._has_room_again():
+            self._miss(len(view))
+            return
+        while view:
             try:
                 if self._room <= 0:
                     self._next_segment()
                 written = os.write(self._fd, view[: self._room])
             except OSError as error:
-                self.lost = f"output from byte {self._size} on is lost: {error.strerror}"
+                self._miss(len(view), error.strerror or str(error))
                 return
             self._size += written
+            self._taken += written
             self._room -= written
             view = view[written:]
+
+    def _miss(self, count: int, why: str = "") -> None:
+        """Count bytes that are lost; what comes after them begins a segment."""
+        if not self.lost:
+            self._lost_from = self._size
+        self._lost_bytes += count
+        why = why or self.lost.rpartition(": ")[2]
+        self.lost = f"{self._lost_bytes} bytes of output, from byte {self._lost_from} on, are lost: {why}"
+        self._size += count
+        self._room = 0
+
+    def _has_room_again(self) -> bool:
+        disk = os.fstatvfs(self._fd)
+        return disk.f_bavail * disk.f_frsize >= _AGAIN_BYTES
 
     def close(self) -> None:
         """Close the spool, and tell readers that no more will come."""
@@ -96,11 +134,15 @@ class Spool:
     def _next_segment(self) -> None:
         folder = f"{self._base}.tail"
         if not self._segments:
-            os.mkdir(folder, 0o700)
+            os.makedirs(folder, mode=0o700, exist_ok=True)
         path = f"{folder}/{self._size:020d}"
+        if self._segments and not self._taken:  # nothing could be written into it
+            os.rename(self._segments[-1], path)
+            self._segments[-1], self._room = path, self._tail_max
+            return
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         os.close(self._fd)
-        self._fd, self._room = fd, self._tail_max
+        self._fd, self._room, self._taken = fd, self._tail_max, 0
         self._segments.append(path)
         if len(self._segments) > 2:
             os.unlink(self._segments.pop(0))

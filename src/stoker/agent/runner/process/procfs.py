@@ -111,10 +111,16 @@ def _all_listed() -> list[int]:
 def _children_listed() -> list[int]:
     """Zombies included. One read where the kernel has the list; else everybody, to be looked at."""
     try:
-        with open(f"/proc/self/task/{os.getpid()}/children", "rb") as file:
-            return [int(pid) for pid in file.read().split()]
+        fd = os.open(f"/proc/self/task/{os.getpid()}/children", os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
         return _all_listed()
+    listed = b""
+    try:
+        while part := os.read(fd, 65536):
+            listed += part
+    finally:
+        os.close(fd)
+    return [int(pid) for pid in listed.split()]
 
 
 def with_descendants(roots: Container[int], procs: dict[int, Proc]) -> list[Proc]:

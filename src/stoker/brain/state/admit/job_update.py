@@ -36,7 +36,9 @@ from stoker.brain.state.validation.where import never_fits
 
 WALKED_MAX: Final = 100_000
 """Jobs that are looked at for a circle: a tenth of a second. A chain that is longer is taken for one."""
-_OPTIONS: Final = "--time, --name, --comment, --priority, --retries and --requeue"
+_OPTIONS: Final = (
+    "--time, --name, --comment, --priority, --retries, --requeue, --preemptible, --checkpoint and --signal"
+)
 
 
 def update(state: ClusterState, command: UpdateJob, now: Instant) -> Answer:
@@ -120,7 +122,7 @@ class _Update:
     def _fault(self, job: Job, spec: JobSpec) -> Refusal | None:
         state, tenants = self._state, self._tenants
         fault = _over_already(state, job, spec, self._now)
-        fault = fault or job_fault(state, tenants, spec, self._now, job.by)
+        fault = fault or _never_gives_way(job, spec) or job_fault(state, tenants, spec, self._now, job.by)
         if fault is None and spec.shape != job.spec.shape:
             fault = never_fits(state, spec.shape)
         if fault is not None and fault == job_fault(state, tenants, job.spec, self._now, job.by):  # P2
@@ -163,6 +165,15 @@ def _over_already(state: ClusterState, job: Job, spec: JobSpec, now: Instant) ->
     )
     hint = f"give it a longer one, or end it: `stoker cancel {job.label}`"
     return refuse("bad_time", message, hint, field="time", job_id=job.label, ran_ms=ran_ms)
+
+
+def _never_gives_way(job: Job, spec: JobSpec) -> Refusal | None:
+    """A submit is refused so too. Jobs that were taken before stay as they are (P2)."""
+    if not spec.preemptible or spec.requeue or (job.spec.preemptible and not job.spec.requeue):
+        return None
+    message = f"job {job.label} would be preemptible and not be requeued, and so never give way to another"
+    hint = "change both: `--no-preemptible --no-requeue`, or `--preemptible --requeue`"
+    return refuse("conflicting_fields", message, hint, path="preemptible", other="requeue", job_id=job.label)
 
 
 def _in_circle(state: ClusterState, job: JobId, after: Sequence[Dependency]) -> bool:

@@ -161,14 +161,12 @@ def _no_node_for_shares(state: ClusterState, demand: Demand) -> Refusal | None:
 
 
 def _no_container_runtime(state: ClusterState, image: str) -> Refusal | None:
-    if not image or any(CONTAINER in node.inventory.executors for node in state.nodes.values()):
+    # A node that is set up for them and can't run any just now is waited for.
+    inventories = [node.inventory for node in state.nodes.values()] if image else []
+    if not image or any(each.containers_fault or CONTAINER in each.executors for each in inventories):
         return None
     message = f"the job names the image {image[:80]!r}, but no node of this cluster can run containers"
     hint = "leave `image` out and give a command that the nodes have"
-    faulty = [node for node in state.nodes.values() if node.inventory.containers_fault]
-    if faulty:
-        node = min(faulty, key=lambda each: each.name)
-        hint = f"node {node.name} would, but: {node.inventory.containers_fault[:300]}"
     return refuse("no_container_runtime", message, hint, image=image[:80])
 
 
@@ -218,11 +216,18 @@ def never_fits(state: ClusterState, shape: Shape) -> Refusal | None:
 
 
 def selected_nodes(state: ClusterState, shape: Shape) -> Iterator[Node]:
-    """Yield the nodes that ever registered on which a job may ever run, whatever their taints now (E5)."""
+    """Yield the nodes that ever registered on which a job may ever run, whatever their taints now (E5).
+
+    One that is set up for containers, and can run none just now, counts as one that can.
+    """
     wanted = replace(selection(state.partitions, state.tenants, shape), tolerate=(Toleration(),))
-    for node_class in state.indexes.node_classes.admitted(wanted).classes:
+    others = tuple(each for each in wanted.require if each not in _RUNS_CONTAINERS.require)
+    in_container = len(others) < len(wanted.require)
+    for node_class in state.indexes.node_classes.admitted(replace(wanted, require=others)).classes:
         for name in node_class.names:
-            yield state.nodes[name]
+            node = state.nodes[name]
+            if not in_container or node.inventory.containers_fault or CONTAINER in node.inventory.executors:
+                yield node
 
 
 def none_selected(state: ClusterState, shape: Shape) -> Refusal:
