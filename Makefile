@@ -70,7 +70,7 @@ coverage: setup-dev
 	@$(PY) -m pytest -q -n $(WORKERS) --dist worksteal --cov --cov-report=term-missing:skip-covered $(ARGS)
 
 ## make bench      measures what users wait for, each figure beside its floor (BENCHES="start_latency" for one)
-BENCHES ?= commands start_latency first_prompt throughput submissions scale stalls idle_agents append decide replication take_over hostile jct containers
+BENCHES ?= commands start_latency first_prompt throughput submissions scale stalls idle_agents append decide replication take_over hostile jct containers web
 bench: setup-dev
 	@failed=; for each in $(BENCHES); do echo "# $$each"; $(PY) -m benchmarks.$$each $(ARGS) || failed="$$failed $$each"; done; \
 		[ -z "$$failed" ] || { echo "make bench: failed:$$failed" >&2; exit 1; }
@@ -93,7 +93,7 @@ images: setup
 LOCK := .venv/bin/uv pip compile --quiet --universal --generate-hashes --no-header --python-version 3.11
 lock: setup-dev
 	@$(LOCK) pyproject.toml -o requirements.txt
-	@$(LOCK) --extra containers --extra postgres --extra top -c requirements.txt pyproject.toml -o requirements-extras.txt
+	@$(LOCK) --extra containers --extra oidc --extra postgres --extra top -c requirements.txt pyproject.toml -o requirements-extras.txt
 	@$(LOCK) --extra dev -c requirements.txt pyproject.toml -o requirements-dev.txt
 	@$(LOCK) requirements-build.in -o requirements-build.txt
 	@$(LOCK) requirements-docs.in -o requirements-docs.txt

@@ -32,6 +32,10 @@ TINY = {
     "submissions": ("--seconds", "0.2", "--rounds", "1"),
     "take_over": ("--kills", "1", "--profiles", "fast", "--running", "2"),
     "throughput": ("--jobs", "40", "--rounds", "1", "--nodes", "1"),
+    "web": (
+        *("--nodes", "2", "--jobs", "50", "--seconds", "0.5", "--lone", "2"),
+        *("--facts", "10", "--play", "2", "--viewers", "2", "--paints", "1", "--lenient"),
+    ),
 }
 OVER_TLS = {
     "start_latency": ("--rounds", "2", "--tls"),
