@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 HANG_UP_S: Final = 5.0
 """For a program that writes its last words after SIGHUP."""
+_SEEN_S: Final = 1.0
+"""For a process of this machine to become the program; signals that come before are handed on then."""
 _LOOK_FIRST_S: Final = 0.005
 _LOOK_MAX_S: Final = 0.5
 _WORDS_MAX: Final = 4096
@@ -107,6 +109,9 @@ class ExecRun:
             state = self._state()
             if state.get("Pid"):
                 self._program = ContainedProgram(int(state["Pid"]), self._asked["mark"], EXEC_MARK)
+                seen_until_s = clock.boot_s() + _SEEN_S
+                while not self._program.is_seen and self._program.may_be_seen and clock.boot_s() < seen_until_s:
+                    self._signals.wait(_LOOK_FIRST_S)
                 return ""
             if not state.get("Running") and state.get("ExitCode") is not None:
                 return _plainly(begun + _rest(connection))
