@@ -9,7 +9,6 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -201,22 +200,21 @@ def _one(client: Client, job: str) -> JobView:
     return found
 
 
-@contextmanager
-def tried() -> Iterator[list[Task]]:
-    """The tasks as they were done, in a browser and against a cluster of their own."""
-    program = shutil.which("chromium") or shutil.which("google-chrome")
-    if program is None:
-        sys.exit("no Chromium is here: ./tools/setup.sh programs installs it on Debian")
-    with tempfile.TemporaryDirectory() as place, small_cluster(Path(place)) as client, sync_playwright() as playwright:
-        waiting = fill(client)
-        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
-        yield list(done(browser, client, waiting, f"http://127.0.0.1:{HTTP_PORT}"))
-        browser.close()
+def tried(browser: Browser) -> list[Task]:
+    """Return the tasks as they were done in a browser, against a cluster of their own."""
+    with tempfile.TemporaryDirectory() as place, small_cluster(Path(place)) as client:
+        return list(done(browser, client, fill(client), f"http://127.0.0.1:{HTTP_PORT}"))
 
 
 def main(path: Path) -> None:
-    with tried() as tasks:
-        path.write_text(table(tasks))
+    program = shutil.which("chromium") or shutil.which("google-chrome")
+    if program is None:
+        sys.exit("no Chromium is here: ./tools/setup.sh programs installs it on Debian")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
+        tasks = tried(browser)
+        browser.close()
+    path.write_text(table(tasks))
     print(f"{len(tasks)} tasks, {max(task.clicks for task in tasks)} clicks at most: {path}")
 
 

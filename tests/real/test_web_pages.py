@@ -1,10 +1,12 @@
 """Pages of a real cluster in a real browser: they are alive, do what they say, and run nobody's text."""
 
 import os
+import re
 import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from urllib.parse import quote
 
@@ -120,6 +122,16 @@ def test_hostile_text_is_text_on_every_page_and_breaks_no_layout(
     assert shown > 10, "it was there to be seen"
     client.resume("node-2")
     client.cancel(held)
+
+
+def test_times_in_sentences_are_told_in_the_readers_zone(visitor: Visitor, client: Client) -> None:
+    """Nine hours east of UTC."""
+    begin = f"{datetime.now(UTC).date() + timedelta(days=30)}T04:05:06Z"
+    job = client.submit(JobBody(name="at-its-time", command="true", begin=begin)).id
+    for path in ("/queue?name=at-its-time", f"/jobs/{job}"):
+        page = visitor.goto(path)
+        expect(page.get_by_text(re.compile(r"told to begin at \d+ \w+ \d{4}, 13:05:06$")).first).to_be_visible()
+    client.cancel(job)
 
 
 def test_output_follows_in_colours_and_nobodys_text_runs(visitor: Visitor, running: str) -> None:
@@ -241,9 +253,8 @@ def test_every_page_is_without_grave_faults_of_access_and_fits(
 
 
 @pytest.mark.heavy
-def test_ten_tasks_take_three_clicks_each_at_most_as_the_table_says() -> None:
-    with tried() as tasks:
-        pass
+def test_ten_tasks_take_three_clicks_each_at_most_as_the_table_says(browser: Browser) -> None:
+    tasks = tried(browser)
     assert all(task.clicks <= CLICKS_MAX for task in tasks)
     assert table(tasks) == PAGE.read_text(), "`python -m tools.web_tasks` writes it anew"
 

@@ -40,6 +40,20 @@ export function tellTimes(root = document) {
     const title = whole.format(at);
     if (each.title !== title) each.title = title;
   }
+  tellSentences(root === document ? document.body : root);
+}
+
+// Reasons and notes are sentences, in which servers write times in UTC.
+const instant = /\b\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC/g;
+
+function tellSentences(root) {
+  const walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
+  while (walker.nextNode()) {
+    const text = walker.currentNode;
+    if (!text.data.includes(" UTC") || text.parentElement.closest("pre, code, textarea, script")) continue;
+    const told = text.data.replace(instant, (each) => whole.format(Date.parse(each.replace(" UTC", "Z").replace(" ", "T"))));
+    if (told !== text.data) text.data = told;
+  }
 }
 
 // -- what is said -------------------------------------------------------------------------------------------------------
