@@ -84,7 +84,7 @@ class MachineLocality:
         return tuple(device for device in self._every if device in others and device not in own)
 
     def _beside(self, gpus: Sequence[GpuUuid], cpus: int) -> tuple[int, ...]:
-        """G3."""
+        """Return the CPUs beside these GPUs; empty = all, since they lie apart or their CPUs are too few (G3)."""
         nodes = sorted({self._numa_nodes.get(uuid, -1) for uuid in gpus})
         if len(nodes) != 1:
             return ()

@@ -149,7 +149,7 @@ class GpuWatch:
         self._known |= here
 
     def _forget_divided(self, found: ProbeResult) -> None:
-        """W6."""
+        """Forget GPUs that are divided into MIG instances now, and instances of GPUs that aren't any more (W6)."""
         here = {gpu.uuid for gpu in found.gpus}
         divided = {gpu.parent for gpu in found.gpus if gpu.parent}
         self._known = {

@@ -98,7 +98,7 @@ class OutputArchiver:
                 group.create_task(self._work())
 
     async def _look_through(self) -> None:
-        """O5."""
+        """Queue what ended tasks wrote that isn't archived yet, once this control plane is active (O5)."""
         for job in list(self._committer.state.jobs.values()):
             for place in _ended_tasks(job):
                 try:

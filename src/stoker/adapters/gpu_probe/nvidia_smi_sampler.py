@@ -64,7 +64,7 @@ class SmiSampler:
         """Nothing is open."""
 
     def _processes(self) -> str | None:
-        """F3."""
+        """Return the table of processes; None = it can't be had (F3). Raises: ProgramTimeout."""
         try:
             said = self._ask(f"--query-compute-apps={','.join(PROCESS_FIELDS)}")
         except ProgramTimeout:

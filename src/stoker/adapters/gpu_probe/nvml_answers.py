@@ -168,7 +168,7 @@ def _gpu(line: _NvmlLine, index: int, known: set[str]) -> ProbedGpu | GpuFault:
 
 
 def _instance(line: _InstanceLine, gpu: ProbedGpu, known: set[str]) -> ProbedGpu | GpuFault:
-    """N7."""
+    """Return a MIG instance of a GPU, or why it can't be used (N7)."""
     uuid, (memory, why) = _told(line.uuid), line.memory
     index = mig_index(gpu.index, line.slot)
     if not MIG_UUID.fullmatch(uuid) or uuid in known:

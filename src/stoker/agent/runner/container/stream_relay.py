@@ -171,7 +171,7 @@ class StreamRelay:
         self._tell_end()
 
     def _tell_end(self) -> None:
-        """R2."""
+        """Tell the engine that no more input comes, once all of it has been sent (R2)."""
         if self._is_open and not (self._has_input or self._to_send or self._is_told):
             self._is_told = True
             with suppress(OSError):

@@ -171,7 +171,7 @@ class TaskContainers:
                 removal.pid, removal.status = 0, status
 
     def _failed(self, task: RunnerTask, removal: _Removal, now_s: float) -> None:
-        """N2."""
+        """Try a removal again after a pause, and say once that the container isn't proved gone (N2)."""
         removal.again_s = now_s + removal.pause_s
         removal.pause_s = min(2 * removal.pause_s, _AGAIN_MAX_S)
         if not removal.told:
