@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 root=${BARE:-$(mktemp -d /var/tmp/stoker-bare-XXXXXX)}
 
 clean_up() {
-    for point in dev/shm dev/pts dev sys proc; do
+    for point in dev/shm dev/pts dev sys proc .; do
         umount -l "$root/$point" 2>/dev/null || true
     done
     [ -n "${BARE:-}" ] || rm -rf --one-file-system "$root"
@@ -20,6 +20,7 @@ trap clean_up EXIT
 for file in /etc/hosts /etc/resolv.conf /etc/pip.conf /etc/ssl/certs/ca-certificates.crt; do # how this machine finds itself and its registry
     [ ! -e "$file" ] || cp -L "$file" "$root$file"
 done
+mount --bind "$root" "$root" # a system's own root can be mounted anew, privately, and so can this
 rm -rf "$root/stoker"
 mkdir "$root/stoker"
 git ls-files -z | tar -c --null -T - | tar -x -C "$root/stoker"

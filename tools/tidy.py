@@ -39,6 +39,7 @@ FILE_RULES: Final[tuple[FileRule, ...]] = (
     silence.silenced_checks_say_why,
     silence.open_ends_have_an_issue,
     silence.only_supervisors_catch_everything,
+    silence.groups_are_raised_by_except_alone,
     purity.the_brain_imports_msgspec_only,
     purity.the_runner_stands_alone,
     purity.every_closed_match_ends_in_assert_never,

@@ -95,6 +95,8 @@ def test_a_job_opens_the_device_nodes_of_its_own_gpus_and_gets_eperm_at_anothers
             ]
             for job in jobs:
                 until_state(control, job, "running")
+            if "no device filter can be used here" in agent.output():
+                pytest.skip("no device filter can be used here")
             outs = [tmp_path / f"out{index}" for index in range(2)]
             wait_until(lambda: all("opened" in out.read_text() for out in outs), "both have opened their own")
             wait_until(lambda: all("not permitted" in (tmp_path / f"err{i}").read_text() for i in range(2)), "EPERM")

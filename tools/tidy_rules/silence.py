@@ -64,6 +64,21 @@ def only_supervisors_catch_everything(source: Source) -> Iterator[Fault]:
             yield Fault(source.path, node.lineno, "except", says)
 
 
+def groups_are_raised_by_except_alone(source: Source) -> Iterator[Fault]:
+    """Python 3.11.2, which Debian 12 has, makes a group of whatever is raised under `except*`."""
+    if not source.is_python or "except*" not in source.text:
+        return
+    for node in source.nodes:
+        if isinstance(node, ast.TryStar):
+            for each in [
+                each for handler in node.handlers for each in ast.walk(handler) if isinstance(each, ast.Raise)
+            ]:
+                says = (
+                    "what is raised under `except*` is a group in older Pythons: `except ExceptionGroup`, and split it"
+                )
+                yield Fault(source.path, each.lineno, "raise", says)
+
+
 def _broad_catches(source: Source) -> Iterator[tuple[str, ast.ExceptHandler | ast.Call]]:
     if not _MAY_CATCH.search(source.text):
         return

@@ -47,7 +47,6 @@ from stoker.agent.outgoing import HeartbeatAcks, Stream, first_failure
 from stoker.agent.ports import (
     AgentPorts,
     BeatAnswered,
-    Dialer,
     LeasesUnkept,
     LinkDown,
     LinkRefused,
@@ -407,7 +406,7 @@ class Daemon:
             self._beat(stream),
             self._obey(session),
             LogReads(session, self._ports.runner, self._ports.clock).serve(),
-            *([self._tunnels(session, self._ports.dialer)] if self._ports.dialer is not None else ()),
+            *([NodeTunnels(session, self._ports.dialer).serve()] if self._ports.dialer is not None else ()),
         )
         try:
             why = await first_failure([asyncio.ensure_future(duty) for duty in duties])
@@ -418,13 +417,6 @@ class Daemon:
             self._down.set()
         self._ports.telemetry.warn("agent_disconnected", error=str(why))
         return stream.was_cut
-
-    async def _tunnels(self, session: LinkSession, dialer: Dialer) -> None:
-        """Raises: LinkDown."""
-        try:
-            await NodeTunnels(session, dialer).serve()
-        except* LinkDown as faults:
-            raise LinkDown(str(faults.exceptions[0])) from None
 
     async def _beat(self, stream: Stream) -> None:
         """Send beats (A7). Raises: LinkDown when they stay unanswered (A15)."""

@@ -32,12 +32,18 @@ class NodeTunnels:
 
     async def serve(self) -> None:
         """Serve until the stream breaks. Raises: LinkDown."""
-        async with asyncio.TaskGroup() as group:
-            group.create_task(self._send())
-            async with aclosing(self._session.tunnel_frames()) as frames:
-                async for frame in frames:
-                    self._take(frame, group)
-            raise LinkDown("the control plane closed the stream of tunnels")
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._send())
+                async with aclosing(self._session.tunnel_frames()) as frames:
+                    async for frame in frames:
+                        self._take(frame, group)
+                raise LinkDown("the control plane closed the stream of tunnels")
+        except ExceptionGroup as faults:  # not by `except*`: Python 3.11.2 makes a group of what is raised there
+            down, others = faults.split(LinkDown)
+            if down is None or others is not None:
+                raise
+            raise LinkDown(str(down.exceptions[0])) from None
 
     async def _send(self) -> None:
         while True:
