@@ -167,6 +167,9 @@ async def test_a_task_has_a_private_tmp_that_is_empty_and_goes_with_it(users: Us
 
 @needs_root
 def test_a_program_that_is_executed_in_a_job_sees_the_jobs_own_tmp() -> None:
+    mounts = [line.split() for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+    if not any(fields[3:5] == ["/", "/"] for fields in mounts):
+        pytest.skip("perhaps in a chroot, which whoever enters a job's mounts leaves")
     with tempfile.TemporaryDirectory(dir="/dev/shm") as name:
         folder = Path(name)
         with ControlProcess(folder / "control") as control:
