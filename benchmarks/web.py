@@ -16,7 +16,6 @@ Must: first paint 300 ms, facts 100 ms, figures 6 s, one viewer 2 % of a core, 2
 import argparse
 import asyncio
 import os
-import shutil
 import signal
 import statistics
 import subprocess
@@ -29,7 +28,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page
 
 from benchmarks.cluster import free_port, machine
 from benchmarks.idle_agents import registration
@@ -46,6 +45,7 @@ from stoker.live.main import run_control
 from stoker.live.settings.control import AgentsSettings, ControlSettings
 from stoker.wire.client import Client, JobBody
 from stoker.wire.rest.token import NewTokenBody
+from tools.web_screenshots import browser_program, chromium
 
 SHAPES: Final = 1_000
 BULK: Final = 1_000
@@ -380,22 +380,15 @@ def main() -> int:
     if chosen.as_nodes:
         asyncio.run(nodes(chosen.as_nodes, chosen.port, chosen.token))
         return 0
-    program = shutil.which("chromium") or shutil.which("google-chrome")
-    if program is None:
-        sys.exit("no Chromium is here: ./tools/setup.sh programs installs it on Debian")
+    program = browser_program()
     print(machine())
     print(f"{chosen.nodes} nodes x 8 GPUs at 1 Hz, {chosen.jobs} jobs wait\n")
     print("| what | measured | must |\n| --- | --- | --- |", flush=True)
     missed = 0
-    with cluster(chosen.nodes, chosen.jobs) as seen, sync_playwright() as playwright:
-        # It makes a socket below TMPDIR, whose path may have a hundred bytes.
-        environment = {**os.environ, "TMPDIR": "/tmp"}
-        arguments = ["--no-sandbox", "--disable-gpu"]
-        browser = playwright.chromium.launch(executable_path=program, args=arguments, env=environment)
+    with cluster(chosen.nodes, chosen.jobs) as seen, chromium(program) as browser:
         for what, measured, must, holds in measure(seen, browser, chosen):
             missed += not holds
             print(f"| {what} | {measured}{'' if holds else ' (missed)'} | {must} |", flush=True)
-        browser.close()
     return 1 if missed and not chosen.lenient else 0
 
 

@@ -4,6 +4,7 @@
 processes, looks at each page, wide and on a phone, light and dark, and writes a JPEG of each.
 """
 
+import os
 import shutil
 import subprocess
 import sys
@@ -130,17 +131,34 @@ def _take(browser: Browser, shot: Shot, waiting: str, folder: Path) -> int:
     return path.stat().st_size
 
 
-def main(folder: Path) -> None:
+def browser_program() -> str:
+    """Return the path of this machine's Chromium; without one the program ends."""
     program = shutil.which("chromium") or shutil.which("google-chrome")
     if program is None:
         sys.exit("no Chromium is here: ./tools/setup.sh programs installs it on Debian")
+    return program
+
+
+@contextmanager
+def chromium(program: str) -> Iterator[Browser]:
+    """Run a browser for as long as it is needed."""
+    # It makes a socket below TMPDIR, whose path may have a hundred bytes.
+    environment: dict[str, str | float | bool] = {**os.environ, "TMPDIR": "/tmp"}
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(
+            executable_path=program, args=["--no-sandbox", "--disable-gpu"], env=environment
+        )
+        yield browser
+        browser.close()
+
+
+def main(folder: Path) -> None:
+    program = browser_program()
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as place, small_cluster(Path(place)) as client, sync_playwright() as playwright:
+    with tempfile.TemporaryDirectory() as place, small_cluster(Path(place)) as client, chromium(program) as browser:
         waiting = fill(client)
         time.sleep(SETTLE_S)
-        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
         total = sum(_take(browser, shot, waiting, folder) for shot in SHOTS)
-        browser.close()
     print(f"{len(SHOTS)} pictures, {total // 1024} KiB in {folder}")
 
 

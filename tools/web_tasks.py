@@ -5,19 +5,18 @@ task from the start page on, sees that it was done, and writes the table, docs/e
 press of the mouse, into a field too; keys are named and aren't counted.
 """
 
-import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from playwright.sync_api import Browser, Locator, Page, expect, sync_playwright
+from playwright.sync_api import Browser, Locator, Page, expect
 
 from stoker.brain.domain.lifecycle import JobState
 from stoker.wire.client import Client
 from stoker.wire.rest.job import JobListQuery, JobView
-from tools.web_screenshots import HTTP_PORT, fill, small_cluster
+from tools.web_screenshots import HTTP_PORT, browser_program, chromium, fill, small_cluster
 
 PAGE: Final = Path(__file__).resolve().parent.parent / "docs" / "explanation" / "web-tasks.md"
 CLICKS_MAX: Final = 3
@@ -207,13 +206,8 @@ def tried(browser: Browser) -> list[Task]:
 
 
 def main(path: Path) -> None:
-    program = shutil.which("chromium") or shutil.which("google-chrome")
-    if program is None:
-        sys.exit("no Chromium is here: ./tools/setup.sh programs installs it on Debian")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox", "--disable-gpu"])
+    with chromium(browser_program()) as browser:
         tasks = tried(browser)
-        browser.close()
     path.write_text(table(tasks))
     print(f"{len(tasks)} tasks, {max(task.clicks for task in tasks)} clicks at most: {path}")
 

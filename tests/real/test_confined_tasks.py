@@ -51,8 +51,11 @@ async def said(node: RealNode, task: StartTask) -> str:
 
 def _thrown_away(folder: Path) -> list[str]:
     """What a task's end leaves for a while; `Path.rglob` raises where something goes meanwhile."""
-    return [path for path, folders, files in os.walk(folder) if (folders or files) and path.endswith("/trash")] + [
-        name for _, folders, _ in os.walk(folder) for name in folders if name.startswith(".tmp.")
+    return [
+        f"{place}/{name}"
+        for place, folders, files in os.walk(folder)
+        for name in (*folders, *files)
+        if place.endswith("/trash") or name.startswith(".tmp.")
     ]
 
 

@@ -1,7 +1,6 @@
 // The last hour of a GPU: its use, memory and temperature as lines.
-import { rest, say } from "./page.js";
+import { css, rest, say } from "./page.js";
 
-const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const EVERY_MS = 10000;
 let shown = null; // what is drawn: place, node, GPU, plot, timer
 

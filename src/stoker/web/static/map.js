@@ -1,6 +1,6 @@
 // GPUs as a map on a canvas: a cell for each, by node, coloured by what is asked for.
 import { amount, closeHour, drawHour, timeAxis, timeSeries, valueAxis } from "./hour.js";
-import { rest } from "./page.js";
+import { css, penOf, rest } from "./page.js";
 
 const canvas = document.getElementById("map");
 const tip = document.getElementById("tip");
@@ -11,7 +11,6 @@ let colour = sessionStorage.getItem("stoker-colour") || "use";
 let at = -1; // the GPU under the pointer or the keys
 const points = [[], [], []]; // times, GPUs in use, mean use
 
-const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
 function mix(from, to, part) {
@@ -68,17 +67,7 @@ function layOut() {
 function draw() {
   if (!told) return;
   const { height, labels } = layOut();
-  const scale = devicePixelRatio || 1;
-  const width = canvas.clientWidth || 600;
-  if (canvas.width !== Math.round(width * scale) || canvas.height !== Math.round(height * scale)) {
-    canvas.width = Math.round(width * scale);
-    canvas.height = Math.round(height * scale);
-    canvas.style.height = `${height}px`;
-  }
-  const pen = canvas.getContext("2d");
-  pen.setTransform(scale, 0, 0, scale, 0, 0);
-  pen.clearRect(0, 0, width, height);
-  pen.font = "11px system-ui, sans-serif";
+  const pen = penOf(canvas, height);
   pen.fillStyle = css("--faint");
   for (const [name, x, y, box] of labels) pen.fillText(name, x, y + 10, box);
   cells.forEach(([x, y, size], k) => {

@@ -56,6 +56,26 @@ function tellSentences(root) {
   }
 }
 
+// -- canvases -------------------------------------------------------------------------------------------------------------
+
+export const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+// The pen of an empty canvas, as wide as its place and so high, in units of the page.
+export function penOf(canvas, height) {
+  const scale = devicePixelRatio || 1;
+  const width = canvas.clientWidth || 600;
+  if (canvas.width !== Math.round(width * scale) || canvas.height !== Math.round(height * scale)) {
+    canvas.width = Math.round(width * scale);
+    canvas.height = Math.round(height * scale);
+    canvas.style.height = `${height}px`;
+  }
+  const pen = canvas.getContext("2d");
+  pen.setTransform(scale, 0, 0, scale, 0, 0);
+  pen.clearRect(0, 0, width, height);
+  pen.font = "11px system-ui, sans-serif";
+  return pen;
+}
+
 // -- what is said -------------------------------------------------------------------------------------------------------
 
 let saying;

@@ -1,5 +1,5 @@
 // Who held which GPU when: a lane for each GPU, by node, and a bar for each time that a job held it.
-import { now, rest, span as words } from "./page.js";
+import { css, now, penOf, rest, span as words } from "./page.js";
 
 const canvas = document.getElementById("gantt");
 const tip = document.getElementById("tip");
@@ -7,7 +7,6 @@ const SPANS = { "1h": 3600e3, "6h": 21600e3, "1d": 86400e3, "7d": 604800e3 };
 const LANE = 9, HEAD = 16, TOP = 20, LEFT = 0;
 let told = null, chosen = "1h", from = 0, to = 0, follows = true, boxes = [], at = -1;
 
-const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 const dark = matchMedia("(prefers-color-scheme: dark)");
 // Neighbours in number are far apart in colour.
 const hue = (job) => (Number.parseInt(job, 10) * 137.508) % 360;
@@ -34,15 +33,8 @@ function draw() {
     y += HEAD + count * LANE + 6;
   }
   const height = Math.max(80, y);
-  const scale = devicePixelRatio || 1;
-  canvas.width = Math.round(width * scale);
-  canvas.height = Math.round(height * scale);
-  canvas.style.height = `${height}px`;
-  const pen = canvas.getContext("2d");
-  pen.setTransform(scale, 0, 0, scale, 0, 0);
-  pen.clearRect(0, 0, width, height);
+  const pen = penOf(canvas, height);
   const x = (time) => LEFT + ((time - from) / (to - from)) * (width - LEFT);
-  pen.font = "11px system-ui, sans-serif";
   // times
   const steps = [60e3, 300e3, 600e3, 1800e3, 3600e3, 7200e3, 21600e3, 43200e3, 86400e3];
   const step = steps.find((each) => (each / (to - from)) * width > 70) ?? 86400e3;
