@@ -79,7 +79,7 @@ async def test_a_child_that_holds_the_pipe_does_not_hold_up_the_end(node: RealNo
 
 async def test_a_stranger_that_was_given_the_pipe_does_not_hold_up_the_end(node: RealNode, agent: Listener) -> None:
     """No process of the tree is left, yet the pipe has a writer: this test."""
-    await agent.runner.start(node.shell(key(1), "sleep 300"))
+    await agent.runner.start(node.shell(key(1), "exec sleep 300"))  # a shell could tell of its child's end
     pid = (await agent.running(key(1))).pid
     with open(f"/proc/{pid}/fd/1", "wb", buffering=0) as pipe:
         pipe.write(b"from a stranger\n")
