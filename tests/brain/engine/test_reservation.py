@@ -73,6 +73,14 @@ def test_the_reservation_is_where_and_when_enough_ends_first() -> None:
     assert kept.at == NOW + 3 * HOUR_MS + GRACE_MS
 
 
+def test_a_job_without_gpus_has_its_time_by_cpus_also_where_all_gpus_that_come_free_are_taken() -> None:
+    """R1, R4: by then the GPUs of the node are promised, more of them than have come free."""
+    soon = running_on(job(1, gpus=4, cpus=2, limit_h=1), ("a", HALF))
+    late = running_on(job(2, gpus=4, cpus=2, limit_h=2), ("a", [4, 5, 6, 7]))
+    plan = cluster(node("a", gpus=8, cpus=4), soon, late, job(3, gpus=8), job(4, cpus=1)).plan()
+    assert [(kept.job, (kept.at - NOW - GRACE_MS) // HOUR_MS) for kept in plan.reservations] == [(3, 2), (4, 1)]
+
+
 def test_a_gang_keeps_what_is_free_on_all_of_its_nodes() -> None:
     one = running_on(job(1, gpus=4, limit_h=2), ("a", HALF))
     other = running_on(job(2, gpus=4, limit_h=3), ("b", HALF))

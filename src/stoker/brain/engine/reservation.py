@@ -21,6 +21,7 @@ Limits: about 2 us per candidate node once in a pass, and 3 us per end that come
 
 from collections.abc import Iterator, Mapping, Sequence, Set
 from heapq import heapify, heappop, heappush
+from itertools import islice
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -219,47 +220,57 @@ class ReservationBook:
         """The first time at which all tasks have room, and for how many tasks each node has by then.
 
         Naive: bring all ends on all nodes into order. But the first few are often enough, so a heap has the next end of
-        each node, and a node is looked at when its first one comes up. None = not even then, or already now.
+        each node that may let one more task in, and a node is looked at when its first end comes up. Those after which
+        its GPUs are too few still are passed over at once. None = not even then, or already now.
         """
         room = self._room_now(candidates, demand)
         left, ends = demand.tasks - sum(room.values()), list(self._ends_on(candidates).firsts)
-        timelines: dict[NodeName, Iterator[tuple[Instant, NodeAmount]]] = {}
+        any_gpu, per_task = not demand.gpu_memory_mb and not demand.gpu_model, demand.gpu_count
+        amounts: dict[NodeName, NodeAmount] = {}
         while ends and left > 0:
             at, name, index = heappop(ends)
-            releases = self._releases_on(name)
-            timeline = timelines.get(name)
-            if timeline is None:
-                timeline = timelines[name] = self._timeline(name, demand)
-                next(timeline)
-            tasks, gains = room.get(name, 0), []
-            while index < len(releases) and releases[index].ends_by == at and tasks != demand.tasks:
-                more = next(timeline)[1].tasks(demand) - tasks
+            gpus, cpus, memory_mb = amounts.get(name) or self._has(name, demand)
+            tasks, gains = room.get(name, 0), list[int]()
+            for each in islice(self._releases[name], index, None):
+                if tasks == demand.tasks:
+                    break
+                more = gpus + (len(each.gpus) if any_gpu else sum([suits(gpu, demand) for gpu in each.gpus]))
+                if not per_task or more >= per_task * (tasks + 1):
+                    if each.ends_by != at:
+                        heappush(ends, (each.ends_by, name, index))
+                        break
+                    fit = NodeAmount(more, cpus + each.cpus, memory_mb + each.memory_mb).tasks(demand)
+                    if fit > tasks:
+                        gains.append(fit - tasks)
+                        tasks = fit
+                gpus, cpus, memory_mb = more, cpus + each.cpus, memory_mb + each.memory_mb
                 index += 1
-                if more > 0:
-                    tasks += more
-                    gains.append(more)
+            amounts[name] = NodeAmount(gpus, cpus, memory_mb)
             for more in sorted(gains):
                 room[name] = room.get(name, 0) + more
                 left -= more
                 if left <= 0:
                     return at, room
-            if index < len(releases) and tasks != demand.tasks:
-                heappush(ends, (releases[index].ends_by, name, index))
         return None
+
+    def _has(self, name: NodeName, demand: Demand) -> NodeAmount:
+        """What a node has now for tasks of a demand, without what earlier reservations take of it (R4)."""
+        free, claimed = free_for(self._draft, name, demand), self._claimed.get(name)
+        return free if claimed is None else free.minus(claimed)
 
     def _room_now(self, candidates: CandidateNodes, demand: Demand) -> dict[NodeName, int]:
         """For how many tasks the nodes that have room for any have it now."""
         room: dict[NodeName, int] = {}
         for by_count in candidates.by_free().values():
             for name in (name for count, names in by_count.items() if count >= demand.gpu_count for name in names):
-                tasks = free_for(self._draft, name, demand).minus(self._claimed.get(name, _NOTHING)).tasks(demand)
+                tasks = self._has(name, demand).tasks(demand)
                 if tasks:
                     room[name] = tasks
         return room
 
     def _timeline(self, name: NodeName, demand: Demand) -> Iterator[tuple[Instant, NodeAmount]]:
         """What a node has for a demand, now and after each end."""
-        has = free_for(self._draft, name, demand).minus(self._claimed.get(name, _NOTHING))
+        has = self._has(name, demand)
         yield NEVER, has
         gpus, cpus, memory_mb = has
         any_gpu = not demand.gpu_memory_mb and not demand.gpu_model
