@@ -233,6 +233,8 @@ def describe(
             simulated=found.simulated,
             parent=gpu.parent,
             suspect=gpu.uuid in suspects,
+            numa_node=gpu.numa_node,
+            bus=gpu.bus,
         )
         for gpu in probed.gpus
     }
@@ -247,6 +249,7 @@ def describe(
         address=node.address or local_address((settings.control.addresses or (ADDRESS,))[0]),
         gpus=tuple(gpu for uuid, gpu in gpus.items() if uuid in here),
         withheld=tuple(gpu for uuid, gpu in gpus.items() if uuid not in here),
+        links=probed.links,
         cpus=offered,
         limits="; ".join(filter(None, (fewer, found.hidden))),
         memory_mb=memory_mb,

@@ -241,7 +241,7 @@ async def _serve(
 
     def registration() -> Registration:
         conditions = monitor.health.conditions if monitor else ()
-        seen = describe(settings, name, uid, watch.offered, __version__, conditions)
+        seen = describe(settings, name, uid, locality.located(watch.offered), __version__, conditions)
         if containers is None:
             return seen
         return replace(seen, inventory=without_containers(seen.inventory, containers.fault))
