@@ -178,6 +178,11 @@ def test_a_foreign_process_or_leftover_memory_keeps_a_free_gpu_back_until_it_is_
     gone = replace(WELL, processes=(GpuProcess(999),))
     node.look(gone, OTHER)
     assert "process 999 (not to be seen from here) is on it" in node.one.reason
+    node.health = GpuHealth(
+        HealthRules(), name_of=NAMES.__getitem__, container_of={7: "0123456789ab", 8: ""}.__getitem__
+    )
+    node.look(foreign, OTHER)
+    assert node.one.reason.startswith("process 7 (python) in container 0123456789ab with 300 MiB, process 8")
     assert Node(leftover_mb=0).look(replace(WELL, memory_used_mb=70_000), OTHER) == []
 
 

@@ -91,9 +91,17 @@ class GpuHealth:
     """Health of all GPUs of a node."""
 
     def __init__(
-        self, rules: HealthRules, memory: HealthMemory | None = None, name_of: Callable[[int], str] = lambda pid: ""
+        self,
+        rules: HealthRules,
+        memory: HealthMemory | None = None,
+        name_of: Callable[[int], str] = lambda pid: "",
+        container_of: Callable[[int], str] = lambda pid: "",
     ) -> None:
-        """`name_of`: the name of the process of a pid, empty = there is none that can be seen."""
+        """`name_of`: the name of the process of a pid, empty = there is none that can be seen.
+
+        `container_of`: the id of the container that it is in; empty = none.
+        """
+        self._container_of = container_of
         self._rules = rules
         self._name_of = name_of
         self.memory = memory or HealthMemory()
@@ -300,9 +308,10 @@ class GpuHealth:
     def _process_text(self, processes: Collection[GpuProcess]) -> str:
         shown = []
         for process in list(processes)[:3]:
-            name = self._name_of(process.pid)
+            name, container = self._name_of(process.pid), self._container_of(process.pid)
             memory = "" if process.memory_mb is None else f" with {process.memory_mb} MiB"
-            shown.append(f"process {process.pid} ({name or 'not to be seen from here'}){memory}")
+            within = f" in container {container}" if container else ""
+            shown.append(f"process {process.pid} ({name or 'not to be seen from here'}){within}{memory}")
         return (
             f"{', '.join(shown)} is on it, and no task of this node"
             if len(shown) == 1
