@@ -210,7 +210,7 @@ def test_the_form_submits_the_job_that_it_shows_as_command_line_and_body(visitor
     expect(page.locator("#become")).to_contain_text("it would start now on node-")
     page.fill("[name=time]", "5m")
     line = page.locator("#as-cli").inner_text()
-    assert line == """stoker submit --name formed --time 5m --tenant default -- 'echo it'"'"'s here'"""
+    assert line == """stoker submit --export NONE --name formed --tenant default --time 5m -- 'echo it'"'"'s here'"""
     body = page.locator("#as-rest").inner_text()
     assert '"time_limit":"5m"' in body
     page.click("#submit button.primary")
