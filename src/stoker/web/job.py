@@ -25,6 +25,8 @@ _WAITING: Final = (JobState.PENDING, JobState.HELD)
 RANKS_MAX: Final = 64
 """Shown of each attempt; the rest is counted."""
 MEMBERS_MAX: Final = 200
+SCRIPT_SHOWN: Final = 20_000
+"""Characters."""
 
 
 def routes(site: Site) -> list[Route]:
@@ -44,6 +46,7 @@ def routes(site: Site) -> list[Route]:
             "final": job.state in FINAL,
             "bars": attempt_bars(job, site.now),
             "command": command_line(job.command),
+            "script": await _script(site, request, job),
             "members": members,
             "again": again_body(job, names_users=caller.role is Role.ADMIN),
             "may_enter": caller.role in (Role.ADMIN, Role.LEAD) or caller.account == owner(job),
@@ -64,6 +67,17 @@ def routes(site: Site) -> list[Route]:
         site.page("/jobs/{job_id}", "job.html", "queue", show),
         site.page("/jobs/{job_id}/why", "why.html", "queue", why),
     ]
+
+
+async def _script(site: Site, request: Request, job: JobView) -> str:
+    """Return the script of a job, as much as is shown; empty where it has none or its reader may not see it."""
+    if not job.script_bytes:
+        return ""
+    try:
+        script = (await site.ask(request, endpoints.SCRIPT, job_id=job.id)).script
+    except StokerError:
+        return ""
+    return script if len(script) <= SCRIPT_SHOWN else f"{script[:SCRIPT_SHOWN]}\n[...]"
 
 
 async def _story(site: Site, request: Request, job: JobView) -> JobEventsView | None:
