@@ -15,7 +15,7 @@ const PACE_MS = 250; // between two answers of little
 const BACK_MS = [500, 1000, 2000, 5000]; // between tries while nothing can be had
 const PASSING = ["rate_limited", "not_active", "not_started", "node_unreachable", "too_many_streams"];
 
-export const bytesIn = (count) => (count < 1048576 ? `${(count / 1024).toFixed(1)} KiB` : `${(count / 1048576).toFixed(1)} MiB`);
+export const bytesIn = (count) => (count < 1024 ? `${count} B` : count < 1048576 ? `${(count / 1024).toFixed(1)} KiB` : `${(count / 1048576).toFixed(1)} MiB`);
 const pause = (ms) => new Promise((done) => setTimeout(done, ms));
 
 // Where the page is in the output of one rank.

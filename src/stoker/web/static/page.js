@@ -283,7 +283,12 @@ export function question({ title, lines = [], text, field, fields, yes = "Yes", 
     list.className = "preview";
     for (const each of lines) {
       const row = document.createElement("li");
-      row.textContent = each;
+      for (const text of [each].flat()) {
+        const part = document.createElement("span");
+        part.className = "apart";
+        part.textContent = text;
+        row.append(part, " ");
+      }
       list.append(row);
     }
     form.append(list);
