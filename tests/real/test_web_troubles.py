@@ -152,17 +152,22 @@ def numbers(page: Page) -> list[int]:
 
 
 def test_a_page_whose_connections_died_without_a_word_goes_on_by_itself(
-    visitor: Visitor, proxy: Wire, client: Client
+    browser: Browser, visitor: Visitor, proxy: Wire, client: Client
 ) -> None:
     page = visitor.goto("/queue")
     expect(page.locator("#pulse")).not_to_have_class("pulse off")
     page.evaluate("window.kept = 1")
+    other = Visitor(browser, proxy.url, **SHAPES["wide"])
+    events = other.goto("/activity")
+    expect(events.locator("#events li").first).to_be_attached()
     proxy.die()
     expect(page.locator("#stale")).to_contain_text("No word from the control plane")
     job = client.submit(JobBody(name="meanwhile", command="true", hold=True)).id
-    expect(page.locator(f"#job-{job}")).to_be_visible(timeout=3 * PATIENCE_MS)
-    expect(page.locator("#stale")).to_be_hidden()
+    expect(page.locator(f"#job-{job}")).to_be_visible(timeout=6 * PATIENCE_MS)
+    expect(page.locator("#stale")).to_be_hidden(timeout=6 * PATIENCE_MS)
     assert page.evaluate("window.kept") == 1, "it was never loaded anew"
+    expect(events.locator("#events")).to_contain_text(f"job {job}", timeout=6 * PATIENCE_MS)
+    other.close()
     client.cancel(job)
 
 
@@ -173,12 +178,12 @@ def test_output_goes_on_where_it_was_after_a_cut_a_dead_connection_and_a_hidden_
     page = visitor.goto(f"/jobs/{job}")
     expect(page.locator("#log")).to_contain_text("line 5\n")
     page.evaluate("window.first = document.querySelector('#log span')")
-    for trouble in (proxy.cut, lambda: page.evaluate(HIDE, arg=True)):
+    for trouble in (proxy.cut, lambda: page.evaluate(HIDE, arg=True), proxy.die):
         trouble()
         page.wait_for_timeout(1_500)
         page.evaluate(HIDE, arg=False)
         seen = numbers(page)[-1]
-        expect(page.locator("#log")).to_contain_text(f"line {seen + 10}\n")
+        expect(page.locator("#log")).to_contain_text(f"line {seen + 10}\n", timeout=3 * PATIENCE_MS)
     assert page.evaluate("window.first.isConnected"), "what was there stayed there"
     told = numbers(page)
     assert told == list(range(1, len(told) + 1)), "no line is missing, none came twice"
@@ -206,8 +211,16 @@ def test_a_page_goes_on_though_the_one_with_the_stream_is_frozen(visitor: Visito
     expect(holder.locator("#pulse")).not_to_have_class("pulse off")
     page = visitor.opened()
     page.goto(f"{visitor.url}/queue")
-    visitor.context.new_cdp_session(holder).send("Page.setWebLifecycleState", {"state": "frozen"})
+    page.evaluate("document.addEventListener('tick', () => window.ticks++)")
     page.bring_to_front()
+    visitor.context.new_cdp_session(holder).send("Page.setWebLifecycleState", {"state": "frozen"})
+    page.wait_for_timeout(1_000)
+    page.evaluate("window.ticks = 0")
+    for _ in range(int(3 * PATIENCE_MS / 500)):
+        page.wait_for_timeout(500)
+        if page.evaluate("window.ticks") >= 3:
+            break
+    assert page.evaluate("window.ticks") >= 3, "beats come to it though nobody passes them on"
     job = client.submit(JobBody(name="while-frozen", command="true", hold=True)).id
     expect(page.locator(f"#job-{job}")).to_be_visible(timeout=3 * PATIENCE_MS)
     expect(page.locator("#stale")).to_be_hidden(timeout=3 * PATIENCE_MS)

@@ -38,6 +38,7 @@ export class Output {
       if (document.hidden) this.stop?.abort();
       else if (this.id) this.read();
     });
+    document.addEventListener("back", () => this.id && !document.hidden && this.read());
     log.addEventListener("wheel", () => this.pinned(), { passive: true });
     log.addEventListener("keydown", () => this.pinned());
     log.addEventListener("scroll", () => this.pinned(), { passive: true });

@@ -4,7 +4,8 @@ import { follow } from "./ticks.js";
 const meta = document.querySelector("meta[name=stoker]").dataset;
 export const csrf = meta.csrf;
 const EACH_S = 1000; // of busy minutes one refresh a second; the first one comes at once
-const ANSWER_MS_MAX = 30000; // a connection that died while the machine slept tells nobody
+const ANSWER_MS_MAX = 30000;
+const PART_MS_MAX = 15000; // a connection that died while the machine slept tells nobody
 const CLOCK_MS_MAX = 60000; // that two clocks may differ unsaid
 let ahead_ms = Date.parse(meta.now) - Date.now(); // of the control plane's clock before the browser's
 
@@ -163,8 +164,10 @@ export async function refresh(part) {
   state.again = false;
   if (wait_ms > 0) await new Promise((done) => setTimeout(done, wait_ms));
   state.at = performance.now();
+  state.stop = new AbortController();
+  const late = setTimeout(() => state.stop.abort(), PART_MS_MAX);
   try {
-    const answer = await fetch(part.dataset.src || location.href, { headers: { "HX-Request": "true", Accept: "text/html" }, signal: AbortSignal.timeout(ANSWER_MS_MAX) });
+    const answer = await fetch(part.dataset.src || location.href, { headers: { "HX-Request": "true", Accept: "text/html" }, signal: state.stop.signal });
     if (answer.ok) {
       const text = await answer.text();
       await htmx.swap({ sourceElement: part, target: part, text, swap: "outerMorph" });
@@ -181,6 +184,7 @@ export async function refresh(part) {
   } catch {
     // The stream notices too, and says it.
   }
+  clearTimeout(late);
   state.busy = false;
   if (state.again) refresh(part);
 }
@@ -191,6 +195,8 @@ export function refreshAll(topics) {
     if (!topics || topics.some((each) => wanted.includes(each))) refresh(part);
   }
 }
+
+export const isOver = () => wrong.has("session");
 
 function signedOut() {
   stale("session", "Your session is over: what you see may be old. This page goes on as it is once you have signed in.", `/login?next=${encodeURIComponent(location.pathname + location.search)}`);
@@ -213,7 +219,10 @@ follow({
     document.dispatchEvent(new CustomEvent("tick", { detail: told }));
   },
   back() {
+    // Other connections died with the stream: what is asked over one is asked anew.
     refreshAll();
+    for (const part of parts()) waiting.get(part)?.stop?.abort();
+    document.dispatchEvent(new CustomEvent("back"));
   },
   silent(s) {
     stale("silent", `No word from the control plane for ${s} s: what you see may be old. It comes back by itself.`);
