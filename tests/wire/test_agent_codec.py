@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from stoker.brain.domain.container import BindMount, ContainerOptions, Network
 from stoker.brain.domain.gpu import Gpu, GpuLink
-from stoker.brain.domain.gpu_telemetry import GpuReading
+from stoker.brain.domain.gpu_telemetry import FigureWatch, GpuReading
 from stoker.brain.domain.health import GpuCondition, HealthKind, HealthState
 from stoker.brain.domain.ids import Epoch, GpuUuid, JobId, NodeName
 from stoker.brain.domain.instruction import SIGNAL_MAX, Instruction, Signal, Start, Stop, StopNotice, TaskKey, Warn
@@ -337,6 +337,14 @@ def test_a_notice_with_a_signal_that_is_none_is_refused() -> None:
     for message in (pb.ControlMessage(stop=stop), pb.ControlMessage(warn=warn)):
         with pytest.raises(codec.Malformed, match="signal"):
             codec.decode_instruction(message)
+
+
+def test_a_watch_of_figures_is_no_instruction_and_to_an_older_agent_nothing() -> None:
+    watch = FigureWatch(every_ms=1_000, for_ms=10_000)
+    assert codec.decode_figure_watch(codec.encode_figure_watch(watch)) == watch
+    assert codec.decode_instruction(codec.encode_figure_watch(watch)) is None
+    with pytest.raises(codec.Malformed, match=r"figures.for_ms can't be -1"):
+        codec.decode_figure_watch(pb.ControlMessage(figures=pb.FigureWatch(for_ms=-1)))
 
 
 def test_an_answer_to_a_beat_is_not_an_instruction() -> None:

@@ -14,7 +14,7 @@ import msgspec
 
 from stoker.brain.domain.container import BindMount, ContainerOptions, Network
 from stoker.brain.domain.gpu import WHOLE_GPU, Gpu, GpuLink
-from stoker.brain.domain.gpu_telemetry import READING_FIELDS, GpuReading
+from stoker.brain.domain.gpu_telemetry import READING_FIELDS, FigureWatch, GpuReading
 from stoker.brain.domain.health import GpuCondition, HealthKind, HealthState
 from stoker.brain.domain.ids import Epoch, GpuUuid, JobId, NodeName
 from stoker.brain.domain.instruction import SIGNAL_MAX, Instruction, Signal, Start, Stop, StopNotice, TaskKey, Warn
@@ -193,8 +193,16 @@ def encode_beat_answer(sequence: int, epoch: Epoch) -> pb.ControlMessage:
     return pb.ControlMessage(beat=pb.BeatAnswer(sequence=sequence, epoch=epoch))
 
 
+def encode_figure_watch(watch: FigureWatch) -> pb.ControlMessage:
+    return pb.ControlMessage(figures=pb.FigureWatch(**_fields(watch)))
+
+
+def decode_figure_watch(wire: pb.ControlMessage) -> FigureWatch:
+    return _decoded(FigureWatch, wire.figures, "every_ms", "for_ms", within="figures.")
+
+
 def decode_instruction(wire: pb.ControlMessage) -> Instruction | None:
-    """None for an answer to a beat (the reader looks at `wire.beat` itself) and for C3."""
+    """None for an answer to a beat and a watch (their reader looks at the kind itself) and for C3."""
     kind = wire.WhichOneof("message")
     if kind == "start":
         return _decode_start(wire.start)

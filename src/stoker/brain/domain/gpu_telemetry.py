@@ -102,6 +102,14 @@ class GpuReading(msgspec.Struct, frozen=True, kw_only=True):
         return self.quiet_ms >= IDLE_AFTER_MS
 
 
+class FigureWatch(msgspec.Struct, frozen=True, kw_only=True):
+    """Wish of a control plane that a node's GPUs be looked at so often, since somebody looks at them, for a while."""
+
+    every_ms: int
+    for_ms: int
+    """From when it comes; a later one replaces it."""
+
+
 READING_FIELDS: Final = (
     *("utilization_percent", "memory_used_mb", "temperature_c", "power_mw"),
     *("sm_clock_mhz", "memory_clock_mhz"),

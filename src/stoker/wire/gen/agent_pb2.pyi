@@ -1049,6 +1049,32 @@ class BeatAnswer(_message.Message):
 Global___BeatAnswer: _TypeAlias = BeatAnswer  # noqa: Y015
 
 @_typing.final
+class FigureWatch(_message.Message):
+    """Somebody looks at this node: look at its GPUs every `every_ms` and tell the figures at once, for `for_ms` from now. A
+    later one replaces it. An agent of an older version goes on as before.
+    """
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EVERY_MS_FIELD_NUMBER: _builtins.int
+    FOR_MS_FIELD_NUMBER: _builtins.int
+    every_ms: _builtins.int
+    for_ms: _builtins.int
+    def __init__(
+        self,
+        *,
+        every_ms: _builtins.int = ...,
+        for_ms: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["every_ms", b"every_ms", "for_ms", b"for_ms"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FigureWatch: _TypeAlias = FigureWatch  # noqa: Y015
+
+@_typing.final
 class ControlMessage(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
@@ -1057,6 +1083,7 @@ class ControlMessage(_message.Message):
     BEAT_FIELD_NUMBER: _builtins.int
     SIGNAL_FIELD_NUMBER: _builtins.int
     WARN_FIELD_NUMBER: _builtins.int
+    FIGURES_FIELD_NUMBER: _builtins.int
     MORE_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def start(self) -> Global___Start: ...
@@ -1069,6 +1096,8 @@ class ControlMessage(_message.Message):
     @_builtins.property
     def warn(self) -> Global___Warn: ...
     @_builtins.property
+    def figures(self) -> Global___FigureWatch: ...
+    @_builtins.property
     def more(self) -> _containers.RepeatedCompositeFieldContainer[Global___ControlMessage]:
         """Messages that follow it, in order, to an agent whose metadata has `stoker-batches`; they have none that follow them."""
 
@@ -1080,13 +1109,14 @@ class ControlMessage(_message.Message):
         beat: Global___BeatAnswer | None = ...,
         signal: Global___Signal | None = ...,
         warn: Global___Warn | None = ...,
+        figures: Global___FigureWatch | None = ...,
         more: _abc.Iterable[Global___ControlMessage] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["beat", b"beat", "message", b"message", "signal", b"signal", "start", b"start", "stop", b"stop", "warn", b"warn"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["beat", b"beat", "figures", b"figures", "message", b"message", "signal", b"signal", "start", b"start", "stop", b"stop", "warn", b"warn"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat", b"beat", "message", b"message", "more", b"more", "signal", b"signal", "start", b"start", "stop", b"stop", "warn", b"warn"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["beat", b"beat", "figures", b"figures", "message", b"message", "more", b"more", "signal", b"signal", "start", b"start", "stop", b"stop", "warn", b"warn"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["start", "stop", "beat", "signal", "warn"]  # noqa: Y015
+    _WhichOneofReturnType_message: _TypeAlias = _typing.Literal["start", "stop", "beat", "signal", "warn", "figures"]  # noqa: Y015
     _WhichOneofArgType_message: _TypeAlias = _typing.Literal["message", b"message"]  # noqa: Y015
     def WhichOneof(self, oneof_group: _WhichOneofArgType_message) -> _WhichOneofReturnType_message | None: ...
 
