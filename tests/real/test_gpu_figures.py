@@ -208,7 +208,6 @@ def test_who_asks_sees_what_each_gpu_does_and_for_which_job(tmp_path: Path, stub
                 assert f"DCGM_FI_DEV_{name}{{{labels}}} {value}\n" in page
             for name, value in (("UNCORRECTABLE_REMAPPED_ROWS", 2), ("ROW_REMAP_PENDING", 0), ("ROW_REMAP_FAILURE", 0)):
                 assert f"DCGM_FI_DEV_{name}{{{labels}}} {value}\n" in page
-            until(lambda: gpus(control)[uuid(0)]["health"]["kind"] == "throttled", "it is slow for long")
             assert "slowed down (hot)" in cli(control, "gpu", "list")
             shown = cli(control, "node", "show", "n1")
             assert "GPUs 0, 1: each to each, 1 lanes" in shown
