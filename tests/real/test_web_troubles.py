@@ -1,5 +1,6 @@
 """What befalls pages that are left open: cut and dead connections, hidden and frozen pages, wrong clocks, much text."""
 
+import json
 import re
 import selectors
 import socket
@@ -273,3 +274,24 @@ def test_much_output_freezes_no_page_and_fills_no_memory(visitor: Visitor, clien
     page.click("#change")
     expect(page.locator("#ask")).to_be_visible()
     client.cancel(job)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [("version", "99.0", "Stoker is now version 99.0"), ("cluster", "another", "Another cluster answers here now")],
+)
+def test_a_page_says_that_it_is_of_an_older_version_or_of_another_cluster(
+    visitor: Visitor, field: str, value: str, words: str
+) -> None:
+    page = visitor.goto("/queue")
+    known = page.evaluate("({...document.querySelector('meta[name=stoker]').dataset})")
+    tick = {"topics": [], "ended": False, **{name: known[name] for name in ("now", "version", "cluster")}, field: value}
+    body = f"data: {json.dumps(tick)}\n\n"
+    page.route("**/live", lambda route: route.fulfill(content_type="text/event-stream", body=body))
+    page.reload()
+    expect(page.locator("#stale")).to_contain_text(words)
+    expect(page.locator("#stale a")).to_have_text("Reload")
+    page.unroute("**/live")
+    page.click("#stale a")
+    expect(page.locator("#pulse")).not_to_have_class("pulse off")
+    expect(page.locator("#stale")).to_be_hidden()
