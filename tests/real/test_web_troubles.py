@@ -206,6 +206,21 @@ def test_who_reads_further_up_keeps_the_place_while_more_comes(visitor: Visitor,
     client.cancel(job)
 
 
+def test_the_end_of_output_is_in_sight_however_long_its_lines_are(visitor: Visitor, client: Client) -> None:
+    command = "printf '%08d' $(seq 3000); echo; seq 50; printf '%08d' $(seq 3000); echo; echo THE END; sleep 600"
+    job = client.submit(JobBody(name="long-lines", command=command)).id
+    page = visitor.goto(f"/jobs/{job}")
+    expect(page.locator("#log > div:last-child > span:last-child")).to_contain_text("THE END")
+    log = page.locator("#log")
+    for _ in range(60):
+        if log.evaluate("(log) => log.scrollHeight - log.scrollTop - log.clientHeight < 40"):
+            break
+        page.wait_for_timeout(100)
+    else:
+        pytest.fail("it doesn't follow")
+    client.cancel(job)
+
+
 def test_a_page_goes_on_though_the_one_with_the_stream_passes_nothing_on(visitor: Visitor, client: Client) -> None:
     """As one that the browser has frozen, since nobody looked at it for long."""
     visitor.page.add_init_script("BroadcastChannel.prototype.postMessage = () => {};")
