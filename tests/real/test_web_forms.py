@@ -21,7 +21,7 @@ from stoker.wire.rest.token import NewTokenBody
 from tests.real.control_process import ControlProcess
 from tests.real.forks import SRC
 from tests.real.pages import PATIENCE_MS, SHAPES, Visitor, chromium, findings
-from tests.real.up_process import UpProcess
+from tests.real.up_process import UpProcess, until
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(600)]
 SCRIPT = "#!/bin/sh\necho \"script of $1\" 'it''s'\nsleep 600\n"
@@ -71,6 +71,7 @@ def cluster(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Itera
 @pytest.fixture(scope="module")
 def client(cluster: UpProcess) -> Iterator[Client]:
     with Client(cluster.url) as made:
+        until(lambda: made.status().online_nodes == 2, what="two nodes")
         yield made
 
 

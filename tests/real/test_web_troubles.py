@@ -1,5 +1,6 @@
 """What befalls pages that are left open: cut and dead connections, hidden and frozen pages, wrong clocks, much text."""
 
+import json
 import re
 import selectors
 import socket
@@ -205,15 +206,30 @@ def test_who_reads_further_up_keeps_the_place_while_more_comes(visitor: Visitor,
     client.cancel(job)
 
 
-def test_a_page_goes_on_though_the_one_with_the_stream_is_frozen(visitor: Visitor, client: Client) -> None:
-    """As browsers do with pages that weren't looked at for long."""
+def test_the_end_of_output_is_in_sight_however_long_its_lines_are(visitor: Visitor, client: Client) -> None:
+    command = "printf '%08d' $(seq 3000); echo; seq 50; printf '%08d' $(seq 3000); echo; echo THE END; sleep 600"
+    job = client.submit(JobBody(name="long-lines", command=command)).id
+    page = visitor.goto(f"/jobs/{job}")
+    expect(page.locator("#log > div:last-child > span:last-child")).to_contain_text("THE END")
+    log = page.locator("#log")
+    for _ in range(60):
+        if log.evaluate("(log) => log.scrollHeight - log.scrollTop - log.clientHeight < 40"):
+            break
+        page.wait_for_timeout(100)
+    else:
+        pytest.fail("it doesn't follow")
+    client.cancel(job)
+
+
+def test_a_page_goes_on_though_the_one_with_the_stream_passes_nothing_on(visitor: Visitor, client: Client) -> None:
+    """As one that the browser has frozen, since nobody looked at it for long."""
+    visitor.page.add_init_script("BroadcastChannel.prototype.postMessage = () => {};")
     holder = visitor.goto("/queue")
     expect(holder.locator("#pulse")).not_to_have_class("pulse off")
     page = visitor.opened()
     page.goto(f"{visitor.url}/queue")
     page.evaluate("document.addEventListener('tick', () => window.ticks++)")
     page.bring_to_front()
-    visitor.context.new_cdp_session(holder).send("Page.setWebLifecycleState", {"state": "frozen"})
     page.wait_for_timeout(1_000)
     page.evaluate("window.ticks = 0")
     for _ in range(int(3 * PATIENCE_MS / 500)):
@@ -273,3 +289,24 @@ def test_much_output_freezes_no_page_and_fills_no_memory(visitor: Visitor, clien
     page.click("#change")
     expect(page.locator("#ask")).to_be_visible()
     client.cancel(job)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [("version", "99.0", "Stoker is now version 99.0"), ("cluster", "another", "Another cluster answers here now")],
+)
+def test_a_page_says_that_it_is_of_an_older_version_or_of_another_cluster(
+    visitor: Visitor, field: str, value: str, words: str
+) -> None:
+    page = visitor.goto("/queue")
+    known = page.evaluate("({...document.querySelector('meta[name=stoker]').dataset})")
+    tick = {"topics": [], "ended": False, **{name: known[name] for name in ("now", "version", "cluster")}, field: value}
+    body = f"data: {json.dumps(tick)}\n\n"
+    page.route("**/live", lambda route: route.fulfill(content_type="text/event-stream", body=body))
+    page.reload()
+    expect(page.locator("#stale")).to_contain_text(words)
+    expect(page.locator("#stale a")).to_have_text("Reload")
+    page.unroute("**/live")
+    page.click("#stale a")
+    expect(page.locator("#pulse")).not_to_have_class("pulse off")
+    expect(page.locator("#stale")).to_be_hidden()

@@ -39,8 +39,6 @@ export class Output {
       else if (this.id) this.read();
     });
     document.addEventListener("back", () => this.id && !document.hidden && this.read());
-    log.addEventListener("wheel", () => this.pinned(), { passive: true });
-    log.addEventListener("keydown", () => this.pinned());
     log.addEventListener("scroll", () => this.pinned(), { passive: true });
   }
 
@@ -56,17 +54,28 @@ export class Output {
     this.waiting = [];
     this.drawing = false;
     this.bottom = true;
+    this.top = 0;
   }
 
   pinned() {
-    const { log } = this;
-    this.bottom = log.scrollHeight - log.scrollTop - log.clientHeight < 40;
+    // Whoever goes up stays there; what grows below somebody who is at the end doesn't count.
+    const { scrollTop, scrollHeight, clientHeight } = this.log;
+    if (scrollHeight - scrollTop - clientHeight < 40) this.bottom = true;
+    else if (scrollTop < this.top - 2) this.bottom = false;
+    this.top = scrollTop;
+  }
+
+  toEnd(frames = 3) {
+    // Lines get their height once they are in sight, which is a frame later.
+    if (!this.following || !this.bottom) return;
+    this.log.scrollTop = this.log.scrollHeight;
+    if (frames) requestAnimationFrame(() => this.toEnd(frames - 1));
   }
 
   follow(on) {
     this.following = on;
     this.bottom = on;
-    if (on) this.log.scrollTop = this.log.scrollHeight;
+    this.toEnd();
   }
 
   say(text) {
@@ -224,7 +233,7 @@ export class Output {
         first.remove();
         if (height) this.log.scrollTop = scrollTop - height; // who reads further up keeps the place
       }
-      if (this.following && this.bottom) this.log.scrollTop = this.log.scrollHeight;
+      this.toEnd();
       this.tell(this.waiting.length ? `${this.waiting.length} lines to draw` : "");
       this.draw();
     });

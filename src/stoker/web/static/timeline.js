@@ -6,7 +6,7 @@ const tip = document.getElementById("tip");
 const SPANS = { "1h": 3600e3, "6h": 21600e3, "1d": 86400e3, "7d": 604800e3 };
 const LANE = 9, HEAD = 16, TOP = 20, LEFT = 0;
 let chosenBar = null; // by keys
-let told = null, chosen = "1h", from = 0, to = 0, follows = true, boxes = [], at = -1;
+let told = null, chosen = "1h", from = 0, to = 0, follows = true, fits = true, boxes = [], at = -1;
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
 // Neighbours in number are far apart in colour.
@@ -17,13 +17,15 @@ function reset() {
   const whole = SPANS[chosen];
   // A quarter of the width is for what is planned.
   [from, to] = [now() - whole * 0.8, now() + whole * 0.2];
-  follows = true;
+  follows = fits = true;
 }
 
 function draw() {
   if (!told) return;
   if (follows) {
-    const width = to - from;
+    // Of a young cluster what there is fills the width.
+    const oldest = Math.min(now(), ...told.bars.filter((bar) => !bar.planned).map((bar) => Date.parse(bar.start)));
+    const width = fits ? Math.min(SPANS[chosen], Math.max(60e3, (now() - oldest) * 1.35)) : to - from;
     [from, to] = [now() - width * 0.8, now() + width * 0.2];
   }
   const width = canvas.clientWidth || 600;
@@ -37,10 +39,10 @@ function draw() {
   const pen = penOf(canvas, height);
   const x = (time) => LEFT + ((time - from) / (to - from)) * (width - LEFT);
   // times
-  const steps = [60e3, 300e3, 600e3, 1800e3, 3600e3, 7200e3, 21600e3, 43200e3, 86400e3];
+  const steps = [5e3, 10e3, 30e3, 60e3, 300e3, 600e3, 1800e3, 3600e3, 7200e3, 21600e3, 43200e3, 86400e3];
   const step = steps.find((each) => (each / (to - from)) * width > 70) ?? 86400e3;
   const shift = new Date().getTimezoneOffset() * 60e3;
-  const label = new Intl.DateTimeFormat(undefined, step >= 43200e3 ? { month: "short", day: "numeric" } : { hour: "2-digit", minute: "2-digit" });
+  const label = new Intl.DateTimeFormat(undefined, step >= 43200e3 ? { month: "short", day: "numeric" } : { hour: "2-digit", minute: "2-digit", ...(step < 60e3 ? { second: "2-digit" } : {}) });
   for (let time = Math.ceil((from - shift) / step) * step + shift; time < to; time += step) {
     pen.fillStyle = css("--line");
     pen.fillRect(x(time), TOP - 4, 1, height);
@@ -157,6 +159,7 @@ canvas.addEventListener("pointerleave", () => {
 });
 function zoom(factor, part = 0.8) {
   const middle = from + (to - from) * part;
+  fits = false;
   const width = Math.min(30 * 86400e3, Math.max(60e3, (to - from) * factor));
   [from, to] = [middle - width * part, middle + width * (1 - part)];
   draw();
