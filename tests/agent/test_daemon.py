@@ -1,11 +1,14 @@
 """Rules A1 to A7 of `agent/daemon.py`, on virtual time."""
 
 import asyncio
+from collections.abc import Callable
 
 from msgspec.structs import replace
 
+from stoker.agent.gpu_ports import Holders, NoGpuCare
 from stoker.agent.instructions import CALLS_MAX, CHECKPOINT_DIR
 from stoker.agent.ports import NoFolders
+from stoker.brain.domain.gpu_telemetry import FigureWatch
 from stoker.brain.domain.ids import Epoch, JobId
 from stoker.brain.domain.job import EndCause
 from stoker.brain.domain.report import Beat, Started, TaskInventory, TaskPhase, TaskStatus
@@ -22,6 +25,7 @@ from tests.agent.twins import (
     start,
     stop,
 )
+from tests.rig.sim_ports import SimClock
 
 # --- the stream -------------------------------------------------------------------------------------------------
 
@@ -370,3 +374,30 @@ async def test_an_ending_task_is_told_at_once_and_in_every_beat() -> None:
         later = node.control.session.reports[-1]
         assert isinstance(later, Beat)
         assert later.ending == (key(1),)
+
+
+# --- figures ----------------------------------------------------------------------------------------------------
+
+
+class Watched(NoGpuCare):
+    """GPUs that say at once that there is news, whenever they are watched."""
+
+    tell: Callable[[], None]
+
+    async def run(self, holders: Callable[[], Holders | None], tell: Callable[[], None]) -> None:
+        self.tell = tell
+
+    def watch(self, asked: FigureWatch) -> None:
+        self.tell()
+
+
+@on_virtual_time
+async def test_a_control_plane_that_watches_gets_a_beat_when_there_are_figures_and_waits_for_no_heartbeat() -> None:
+    def beats() -> int:
+        return sum(isinstance(report, Beat) for report in node.control.session.reports)
+
+    async with Node(care=Watched(SimClock())) as node:
+        await node.connected()
+        before = beats()
+        node.control.session.down.put_nowait(FigureWatch(every_ms=1_000, for_ms=10_000))
+        await node.until(lambda: beats() == before + 1, within_s=1.0)

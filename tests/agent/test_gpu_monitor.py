@@ -1,7 +1,7 @@
-"""Rules G1 to G8 of `agent/gpu_monitor.py`, on virtual time."""
+"""Rules G1 to G9 of `agent/gpu_monitor.py`, on virtual time."""
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -10,7 +10,7 @@ import msgspec
 
 from stoker.agent.gpu_health import GpuHealth, HealthMemory, HealthRules
 from stoker.agent.gpu_monitor import HEALTH_NAME, RELEASE_S, GpuMonitor, HealthFile, NothingToAsk
-from stoker.brain.domain.gpu_telemetry import GpuLook, GpuSample
+from stoker.brain.domain.gpu_telemetry import FigureWatch, GpuLook, GpuSample
 from stoker.brain.domain.ids import GpuUuid, JobId
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.report import Beat
@@ -62,10 +62,12 @@ def monitor(driver: Driver) -> tuple[GpuMonitor, Notes]:
     return GpuMonitor(driver, SimClock(), notes, GpuHealth(HealthRules()), period_s=5.0, seldom_s=30.0), notes
 
 
-async def running(gpus: GpuMonitor, held: dict[GpuUuid, list[TaskKey]], for_s: float) -> None:
+async def running(
+    gpus: GpuMonitor, held: dict[GpuUuid, list[TaskKey]], for_s: float, tell: Callable[[], None] = lambda: None
+) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(for_s):
-            await gpus.run(lambda: held)
+            await gpus.run(lambda: held, tell)
 
 
 def quiet_s(gpus: GpuMonitor) -> list[float]:
@@ -243,7 +245,7 @@ async def test_no_gpu_is_dirty_whose_task_began_or_ended_while_the_look_was_unde
     for _ in range(3):
         with suppress(TimeoutError):
             async with asyncio.timeout(1.0):
-                await gpus.run(lambda: answers.pop(0))
+                await gpus.run(lambda: answers.pop(0), lambda: None)
         assert gpus.health.conditions == ()
     await running(gpus, {}, 1.0)
     assert [each.kind for each in gpus.health.conditions] == ["memory"]
@@ -269,3 +271,51 @@ def assert_kept_until_the_next_boot(tmp_path: Path) -> None:
     (tmp_path / HEALTH_NAME).write_text("{")
     assert file.read(0.0) == HealthMemory()
     assert "gpu_health_unusable" in notes.lines[-1]
+
+
+@on_virtual_time
+async def test_while_somebody_looks_on_it_is_looked_every_second_and_told_at_once_and_then_as_before() -> None:
+    driver, told = Driver(), [0.0]
+    gpus, _ = monitor(driver)
+    began = SimClock().mono()
+    looking = asyncio.ensure_future(running(gpus, {}, 40.0, lambda: told.append(SimClock().mono() - began)))
+    await SimClock().sleep(2.0)
+    gpus.watch(FigureWatch(every_ms=1_000, for_ms=10_000))
+    await SimClock().sleep(5.0)
+    gpus.watch(FigureWatch(every_ms=1_000, for_ms=10_000))  # as long as a page is open
+    await looking
+    at = [round(each - began) for each in driver.asked_at]
+    assert at == [0, *range(2, 18), 22, 27, 32, 37], "a look at once, one a second, and the lease ends by itself"
+    assert [round(each) for each in told[1:]] == list(range(2, 17))
+
+
+@on_virtual_time
+async def test_no_control_plane_has_it_looked_more_often_than_every_second_nor_for_long() -> None:
+    driver = Driver()
+    gpus, _ = monitor(driver)
+    gpus.watch(FigureWatch(every_ms=0, for_ms=86_400_000))
+    await running(gpus, {}, 70.5)
+    assert 60 <= len(driver.asked_at) <= 65
+    driver.asked_at.clear()
+    gpus.watch(FigureWatch(every_ms=3_600_000, for_ms=60_000))
+    await running(gpus, {}, 21.0)
+    assert len(driver.asked_at) == 5, "nor more seldom than without"
+
+
+@on_virtual_time
+async def test_who_looks_on_changes_nothing_of_what_becomes_of_a_gpu() -> None:
+    """One that isn't listed is lost after two looks of the usual period, not after two seconds; an error counts."""
+    driver = Driver()
+    gpus, _ = monitor(driver)
+    looking = asyncio.ensure_future(running(gpus, {}, 30.0))
+    await SimClock().sleep(0.5)
+    gpus.watch(FigureWatch(every_ms=1_000, for_ms=30_000))
+    await SimClock().sleep(0.1)
+    driver.uuids = [A]
+    await SimClock().sleep(3.5)
+    assert (driver.looks, gpus.health.conditions) == (5, ())
+    driver.uuids, driver.xids = [A, B], (79,)
+    await SimClock().sleep(1.0)
+    driver.xids = ()
+    assert {each.kind for each in gpus.health.conditions} == {"xid"}
+    await looking

@@ -28,6 +28,7 @@ from stoker.agent.ports import (
     Obeyed,
 )
 from stoker.brain.domain.gpu import Gpu
+from stoker.brain.domain.gpu_telemetry import FigureWatch
 from stoker.brain.domain.ids import Epoch, GpuUuid, JobId, NodeName
 from stoker.brain.domain.instruction import Instruction, Start, Stop, TaskKey
 from stoker.brain.domain.job import EndCause, TaskEnd
@@ -71,7 +72,7 @@ class TwinSession:
         self.heartbeat_s = control.heartbeat_s
         self.reports: list[Report] = []
         self.broken = asyncio.Event()
-        self.down: asyncio.Queue[Instruction | BeatAnswered] = asyncio.Queue()
+        self.down: asyncio.Queue[Instruction | BeatAnswered | FigureWatch] = asyncio.Queue()
         self.wanted: asyncio.Queue[LogRequest] = asyncio.Queue()
         self.tunnels: asyncio.Queue[TunnelFrame] = asyncio.Queue()
 
@@ -87,7 +88,7 @@ class TwinSession:
                 epoch = self.control.answer_epoch or self.epoch
                 self.down.put_nowait(BeatAnswered(sequence=report.sequence, epoch=epoch))
 
-    async def instructions(self) -> AsyncGenerator[Instruction | BeatAnswered, None]:
+    async def instructions(self) -> AsyncGenerator[Instruction | BeatAnswered | FigureWatch, None]:
         while True:
             yield await self._next(self.down)
 

@@ -13,6 +13,7 @@ from stoker.agent.ports import BeatAnswered, Link, LinkDown, LinkRefused, LinkSe
 from stoker.brain.domain.array import JobRef
 from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.gpu import Gpu
+from stoker.brain.domain.gpu_telemetry import FigureWatch
 from stoker.brain.domain.ids import GpuUuid, JobId, NodeName, Principal
 from stoker.brain.domain.instruction import Instruction, Signal, Start, Stop, TaskKey
 from stoker.brain.domain.job import EndCause, JobSpec, TaskEnd
@@ -24,6 +25,7 @@ from stoker.brain.state.commands import Cancel, SignalJob, Submit
 from stoker.brain.state.events.job import JobSubmitted
 from stoker.control.control_ports import LogPlace
 from stoker.live.control_plane import LiveControlPlane
+from stoker.live.node_figures import WATCH
 
 T = TypeVar("T")
 NODE: Final = NodeName("node-1")
@@ -71,7 +73,9 @@ async def first(of: AsyncIterator[T]) -> T:
         return await anext(aiter(of))
 
 
-async def started(bench: Bench, session: LinkSession) -> tuple[AsyncIterator[Instruction | BeatAnswered], TaskKey]:
+async def started(
+    bench: Bench, session: LinkSession
+) -> tuple[AsyncIterator[Instruction | BeatAnswered | FigureWatch], TaskKey]:
     """A job that runs as far as the control plane knows."""
     instructions = session.instructions()
     await submit(bench)
@@ -158,6 +162,14 @@ async def beats_are_answered_under_the_epoch_in_order_and_a_later_answer_may_sta
         heard.append(await first(messages))
     assert heard == sorted(heard, key=lambda answer: answer.sequence if isinstance(answer, BeatAnswered) else 0)
     assert all(answer.epoch == session.epoch for answer in heard)
+    await session.close()
+
+
+async def a_watch_of_figures_is_pushed_without_waiting_for_a_heartbeat(bench: Bench) -> None:
+    session = await opened(bench)
+    instructions, _ = await started(bench, session)
+    bench.control.sessions.watch_figures([NODE])
+    assert await first(instructions) == WATCH
     await session.close()
 
 
@@ -344,6 +356,7 @@ RULES: Final[tuple[Callable[[Bench], Awaitable[None]], ...]] = (
     a_start_arrives_whole_and_only_after_the_inventory,
     a_stop_is_pushed_without_waiting_for_a_heartbeat,
     a_signal_is_pushed_once_for_each_wish,
+    a_watch_of_figures_is_pushed_without_waiting_for_a_heartbeat,
     a_session_names_its_cluster,
     beats_are_answered_under_the_epoch_in_order_and_a_later_answer_may_stand_for_an_earlier,
     what_is_sent_arrives_in_order,

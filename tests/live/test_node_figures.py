@@ -1,11 +1,11 @@
-"""Rules H1 and H2 of `live/node_figures.py`."""
+"""Rules H1 to H6 of `live/node_figures.py`."""
 
 from stoker.brain.domain.gpu_telemetry import GpuReading
 from stoker.brain.domain.ids import GpuUuid, NodeName
 from stoker.brain.domain.report import Beat
 from stoker.brain.domain.units import Instant, Mono
 from stoker.control.control_ports import POINT_STEP_S
-from stoker.live.node_figures import BEATS, HOUR_S, FigureBook
+from stoker.live.node_figures import BEATS, HOUR_S, WATCH_S, WATCHED_MAX, FigureBook, FigureWatches
 from stoker.wire.rest.gpu_figures import STALE_S, gpu_figures_view
 
 N1 = NodeName("n1")
@@ -57,3 +57,22 @@ def test_a_gpu_that_is_gone_loses_its_points_with_the_hour() -> None:
     for second, left in ((HOUR_S - 10, {"GPU-a", "GPU-b"}), (HOUR_S + 10, {"GPU-b"})):
         book.take(N1, Beat(sequence=1, gpus=(other,)), Instant(0), Mono(float(second)))
         assert set(book.last_hour(N1, Mono(float(second)))) == left
+
+
+def test_a_node_is_watched_for_as_long_as_it_is_read_and_its_agent_told_now_and_then_whoever_reads() -> None:
+    watches = FigureWatches()
+    told = [at for at in range(60) for _ in range(50) if watches.take([N1], Mono(at / 2))]
+    assert told == [0, 10, 20, 30, 40, 50], "fifty viewers who ask twice a second: once in five seconds"
+    assert watches.take([N1], Mono(29.9)) == []
+    assert watches.take([N1], Mono(100.0)) == [N1]
+    watches.forget(N1)
+    assert watches.take([N1], Mono(100.0)) == [N1]
+
+
+def test_only_so_many_nodes_are_watched_at_once_and_a_place_comes_free_by_itself() -> None:
+    watches = FigureWatches()
+    many = [NodeName(f"n{number}") for number in range(WATCHED_MAX + 5)]
+    assert watches.take(many, Mono(0.0)) == many[:WATCHED_MAX]
+    assert watches.take(many[WATCHED_MAX:], Mono(5.0)) == []
+    assert watches.take(many, Mono(WATCH_S + 0.1)) == many[:WATCHED_MAX]
+    assert watches.take(many[WATCHED_MAX:], Mono(2 * WATCH_S + 0.2)) == many[WATCHED_MAX:]

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from stoker.brain.domain.errors import StokerError, refuse
+from stoker.brain.domain.gpu_telemetry import FigureWatch
 from stoker.brain.domain.ids import JobId, NodeName
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.job import EndCause
@@ -14,7 +15,8 @@ from stoker.brain.state.commands import Command, ForgetNode, ReportStarted
 from stoker.brain.state.events.union import Event
 from stoker.control.control_ports import LogPlace
 from stoker.live import streams
-from tests.control.stage import ANNA, Stage, running, stage, virtual
+from stoker.live.node_figures import WATCHED_MAX
+from tests.control.stage import ANNA, Player, Stage, running, stage, virtual
 
 
 @virtual
@@ -387,3 +389,31 @@ async def test_an_end_that_the_node_keeps_and_this_log_lacks_is_asked_for_and_it
         await player.end(second.key, exit_code=0)
         assert (s.job(job).exit_code, len(s.job(job).attempts)) == (7, 1)
         assert (s.job(other).exit_code, len(s.job(other).attempts)) == (0, 1)
+
+
+@virtual
+async def test_a_node_whose_figures_are_read_is_told_so_once_its_inventory_was_compared_and_on_each_stream() -> None:
+    def watches(player: Player) -> int:
+        return sum(isinstance(message, FigureWatch) for message in player.heard)
+
+    async with stage() as s:
+        player = await s.register("n1")
+        s.control.sessions.watch_figures([player.node])
+        await s.pause(1)
+        assert watches(player) == 0, "nothing leaves before the inventory"
+        await player.say_inventory()
+        for _ in range(3):
+            s.control.sessions.watch_figures([player.node, NodeName("nobody")])
+            await s.pause(0.1)
+        assert watches(player) == 1
+        player.leave()
+        player = await s.join("n1")
+        s.control.sessions.watch_figures([player.node])
+        await s.pause(0.1)
+        assert watches(player) == 1, "a new stream is told anew"
+        for number in range(WATCHED_MAX):
+            await s.join(f"other-{number}")
+        await s.pause(20)
+        s.control.sessions.watch_figures(list(s.state.nodes))
+        await s.pause(0.1)
+        assert watches(player) == 1, "a page of more nodes than that has them as they come"

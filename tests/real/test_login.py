@@ -27,7 +27,7 @@ ADA: Final = {"principal": "user:ada", "role": "user", "tenant": "vision", "user
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where the person's file will be."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
-    for name in ("STOKER_TOKEN", "STOKER_SERVER", "STOKER_INSECURE"):
+    for name in ("STOKER_TOKEN", "STOKER_SERVER", "STOKER_CONTEXT", "STOKER_INSECURE"):
         monkeypatch.delenv(name, raising=False)
     return tmp_path / "config" / "stoker" / "config.yaml"
 
@@ -134,3 +134,27 @@ def test_after_a_logout_nothing_of_it_is_left(server: TlsServed, site: Site, con
     config.unlink()
     done = run("logout")
     assert (done.exit_code, "nothing was kept" in done.stdout) == (0, True)
+
+
+def test_a_login_is_kept_in_the_context_that_is_chosen_and_says_how_its_cluster_is(
+    control: tuple[Served, Path], config: Path
+) -> None:
+    served, _ = control
+    done = run("login", served.url, "--token", served.token, "--context", "paris")
+    assert (done.exit_code, done.stdout.startswith(f"context paris: logged in to {served.url} as ")) == (0, True)
+    assert "`stoker context use paris` makes it the present one" in done.stderr
+    assert not config.exists(), "the context `default` is as it was"
+    assert mode(config.parent / "contexts" / "paris.yaml") == 0o600
+    assert run("context", "use", "paris").exit_code == 0
+    assert run("list").exit_code == 0
+    assert run("login", served.url, "--token", served.token).stderr == "", "it is the present one"
+    assert not config.exists()
+    run("context", "add", "away", "http://127.0.0.1:1")
+    run("context", "add", "stranger", served.url, "--token", TOKEN)
+    rows = {each["name"]: each for each in json.loads(run("context", "list", "--status", "--json").stdout)}
+    assert (rows["paris"]["cluster"]["total_nodes"], rows["paris"]["unanswered"]) == (0, "")
+    assert "[no_server]" in rows["away"]["unanswered"]
+    assert "[token_unknown]" in rows["stranger"]["unanswered"]
+    assert run("logout").exit_code == 0
+    assert served.url in (config.parent / "contexts" / "paris.yaml").read_text()
+    assert run("list").exit_code == 4

@@ -11,6 +11,7 @@ from typing import Final
 from stoker.agent.addresses import Addresses, first_of
 from stoker.agent.ports import BeatAnswered, LinkDown, LinkRefused, LinkSession, LinkStandby
 from stoker.brain.domain.errors import StokerError
+from stoker.brain.domain.gpu_telemetry import FigureWatch
 from stoker.brain.domain.ids import Epoch, NodeName
 from stoker.brain.domain.instruction import Instruction
 from stoker.brain.domain.report import (
@@ -97,7 +98,7 @@ class SimSession:
         self._network, self._stream, self._welcome, self._gate = network, stream, welcome, gate
         self._compared = False
         self._up: asyncio.Queue[Report] = asyncio.Queue()
-        self._down: asyncio.Queue[Instruction | BeatAnswered | None] = asyncio.Queue()
+        self._down: asyncio.Queue[Instruction | BeatAnswered | FigureWatch | None] = asyncio.Queue()
         self._logs: asyncio.Queue[LogRequest | None] = asyncio.Queue()
         self._broken = ""
         self._left = False
@@ -149,7 +150,10 @@ class SimSession:
                     self._network.give_up_later(self.served.address)
                 await asyncio.sleep(0)  # whoever is stopped right here has decided, and sends when it goes on
                 self._line_down.put(message)
-                if not isinstance(message, BeatAnswer) and self._network.entropy.jitter(0, 1) < self._network.lossy:
+                if (
+                    not isinstance(message, BeatAnswer | FigureWatch)
+                    and self._network.entropy.jitter(0, 1) < self._network.lossy
+                ):
                     self._line_down.put(message)
         except StokerError as error:
             why = error.refusal.code
@@ -176,7 +180,7 @@ class SimSession:
         network = self._network
         if network.on_message is not None:
             network.on_message(self.served, message)
-        if isinstance(message, BeatAnswer):
+        if isinstance(message, BeatAnswer | FigureWatch):
             return
         if network.on_instruction is not None:
             network.on_instruction(message)
@@ -220,7 +224,7 @@ class SimSession:
         for report in reports:
             self._line_up.put(report)
 
-    async def instructions(self) -> AsyncGenerator[Instruction | BeatAnswered, None]:
+    async def instructions(self) -> AsyncGenerator[Instruction | BeatAnswered | FigureWatch, None]:
         while (instruction := await self._down.get()) is not None:
             await self._gate.passed()
             yield instruction

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.brain.domain.container import BindMount, ContainerOptions, Network
-from stoker.brain.domain.gpu import Gpu
-from stoker.brain.domain.gpu_telemetry import GpuReading
+from stoker.brain.domain.gpu import Gpu, GpuLink
+from stoker.brain.domain.gpu_telemetry import FigureWatch, GpuReading
 from stoker.brain.domain.health import GpuCondition, HealthKind, HealthState
 from stoker.brain.domain.ids import Epoch, GpuUuid, JobId, NodeName
 from stoker.brain.domain.instruction import SIGNAL_MAX, Instruction, Signal, Start, Stop, StopNotice, TaskKey, Warn
@@ -55,6 +55,8 @@ gpus = st.builds(
     simulated=st.booleans(),
     parent=text.map(GpuUuid),
     suspect=st.booleans(),
+    numa_node=st.integers(-1, 8),
+    bus=st.text(max_size=12),
 )
 conditions = st.builds(
     GpuCondition,
@@ -85,6 +87,9 @@ inventories = st.builds(
     limits=text,
     gpu_fault=text,
     withheld=st.lists(gpus, max_size=3).map(tuple),
+    links=st.lists(st.builds(GpuLink, st.integers(0, 9), st.integers(10, 20), st.integers(1, 36)), max_size=3).map(
+        tuple
+    ),
     conditions=st.lists(conditions, max_size=3).map(tuple),
     reads_latin_1=st.booleans(),
     keeps_scripts=st.booleans(),
@@ -105,6 +110,9 @@ readings = st.builds(
     memory_used_mb=st.none() | big,
     temperature_c=st.none() | count,
     power_mw=st.none() | big,
+    sm_clock_mhz=st.none() | count,
+    memory_clock_mhz=st.none() | count,
+    clock_events=big,
     quiet_ms=big,
 )
 statuses = st.builds(TaskStatus, key=keys, phase=phases, gpus=uuids, gpu_share=shares, started_at=instant)
@@ -331,6 +339,14 @@ def test_a_notice_with_a_signal_that_is_none_is_refused() -> None:
             codec.decode_instruction(message)
 
 
+def test_a_watch_of_figures_is_no_instruction_and_to_an_older_agent_nothing() -> None:
+    watch = FigureWatch(every_ms=1_000, for_ms=10_000)
+    assert codec.decode_figure_watch(codec.encode_figure_watch(watch)) == watch
+    assert codec.decode_instruction(codec.encode_figure_watch(watch)) is None
+    with pytest.raises(codec.Malformed, match=r"figures.for_ms can't be -1"):
+        codec.decode_figure_watch(pb.ControlMessage(figures=pb.FigureWatch(for_ms=-1)))
+
+
 def test_an_answer_to_a_beat_is_not_an_instruction() -> None:
     answer = codec.encode_beat_answer(7, Epoch(3))
     assert codec.decode_instruction(answer) is None
@@ -347,14 +363,15 @@ def test_an_error_with_undecodable_bytes_still_reaches_people() -> None:
 def test_every_field_of_every_noun_is_on_the_wire() -> None:
     """A field added to a noun and forgotten here would be dropped in silence: the strategies name them all."""
     drawn: dict[type[msgspec.Struct], int] = {
-        Inventory: 26,
+        Inventory: 27,
         GpuCondition: 6,
-        Gpu: 7,
+        Gpu: 9,
+        GpuLink: 3,
         TaskStatus: 5,
         TaskInventory: 3,
         Started: 3,
         Beat: 7,
-        GpuReading: 6,
+        GpuReading: 9,
         Start: 25,
         Stop: 5,
         StopNotice: 4,

@@ -64,6 +64,7 @@ from stoker.agent.ports import (
     TaskRunning,
 )
 from stoker.agent.tunnels import NodeTunnels
+from stoker.brain.domain.gpu_telemetry import FigureWatch
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.node import CONTAINER, Inventory
 from stoker.brain.domain.report import Registration, TaskStatus
@@ -128,7 +129,7 @@ class Daemon:
                 duties.create_task(self._watch_runner())
                 duties.create_task(self._keep_link())
                 duties.create_task(self._delivery.run())
-                duties.create_task(self._gpus.run(self._holders))
+                duties.create_task(self._gpus.run(self._holders, self.say_beat))
         finally:
             self._executor.drop()
             self._delivery.drop()
@@ -471,6 +472,9 @@ class Daemon:
                 try:
                     if isinstance(message, BeatAnswered):
                         await self._take_answer(message, session)
+                        continue
+                    if isinstance(message, FigureWatch):
+                        self._gpus.watch(message)
                         continue
                     await self._tell_answered(self._answers.spoken())
                     await self._executor.carry_out(message, session.epoch)

@@ -13,6 +13,9 @@ Rules: G1  a look that fails stops nothing: the figures grow old, and say how ol
        G7  an end names the fault of a GPU that was found with it, if the task didn't end well; a GPU that isn't listed
            any more is lost once two looks in a row miss it
        G8  no GPU is called dirty whose task is just ending, or had begun or ended while the look was under way
+       G9  while somebody looks at this node, its GPUs are looked at every second or so, and what is seen is told at
+           once. Health is judged no more often for that, but for errors, which the driver tells once: who looks on
+           changes nothing
 """
 
 import asyncio
@@ -26,7 +29,7 @@ from stoker.agent.gpu_health import LOOKS_MAX, NOT_LISTED, Found, GpuHealth, Hea
 from stoker.agent.gpu_ports import Holders
 from stoker.agent.machine import GpuWatch
 from stoker.agent.runner.files import replace_file
-from stoker.brain.domain.gpu_telemetry import QUIET_PERCENT, GpuLook, GpuReading, GpuSample
+from stoker.brain.domain.gpu_telemetry import QUIET_PERCENT, FigureWatch, GpuLook, GpuReading, GpuSample
 from stoker.brain.domain.health import GpuCondition, HealthKind
 from stoker.brain.domain.ids import GpuUuid, NodeName
 from stoker.brain.domain.instruction import TaskKey
@@ -36,8 +39,14 @@ from stoker.ports import Clock, ProbedGpu, Telemetry
 
 HEALTH_NAME: Final = "gpu_health.json"
 _HEALTH_BYTES_MAX: Final = 1 << 20
+WATCH_EVERY_S_MIN: Final = 1.0
+"""However often a control plane asks for figures."""
+WATCH_S_MAX: Final = 60.0
+"""However long: it asks again."""
 PAUSE_MAX_S: Final = 60.0
 """Between two looks of which none succeeds."""
+_NEARLY: Final = 0.9
+"""Of a period: a look that came a little early is one of its own."""
 RELEASE_S: Final = 5.0
 """A driver takes a second or two to give back what a large process had."""
 STALE_S: Final = 20.0
@@ -96,6 +105,8 @@ class GpuMonitor:
         self._sent_at: Mono | None = None
         self._busy: dict[GpuUuid, tuple[tuple[TaskKey, ...], Mono]] = {}
         # Of each GPU that is held: by which tasks, and since when they have computed nothing.
+        self._watched_every_s, self._watched_until = period_s, Mono(0.0)
+        self._is_watched_anew = asyncio.Event()
         self._is_looked = asyncio.Event()
         # Set once a look has ended, well or not.
         self.figures: DeviceLook | None = None
@@ -103,14 +114,29 @@ class GpuMonitor:
         self.clock_ahead_ms = 0
         """By how much a script moves the clock of this node."""
 
-    async def run(self, holders: Callable[[], Holders | None]) -> None:
+    def watch(self, asked: FigureWatch) -> None:
+        """Look so often for so long (G9)."""
+        every_s, for_s = asked.every_ms / SECOND_MS, asked.for_ms / SECOND_MS
+        self._watched_every_s = min(max(every_s, WATCH_EVERY_S_MIN), self.period_s)
+        self._watched_until = Mono(self._clock.mono() + min(for_s, WATCH_S_MAX))
+        self._is_watched_anew.set()
+
+    @property
+    def _is_watched(self) -> bool:
+        return self._clock.mono() < self._watched_until
+
+    async def run(self, holders: Callable[[], Holders | None], tell: Callable[[], None]) -> None:
         """Look again and again, until cancelled."""
-        failed = 0
+        failed, judged_at = 0, None
         while True:
             try:
                 before = holders()
-                await self.look(before or {})
-                self._judge(before, holders())
+                look = await self.look(before or {})
+                # An error of the driver is told once (G9).
+                is_due = judged_at is None or look.at - judged_at >= _NEARLY * self.period_s
+                if is_due or any(sample.xids for sample in look.samples):
+                    judged_at = look.at
+                    self._judge(before, holders())
             except NothingToAsk:
                 await self._clock.sleep(self._seldom_s)  # G2
                 continue
@@ -121,7 +147,24 @@ class GpuMonitor:
                 continue
             failed = 0
             self._tell("")
-            await self._clock.sleep(self.period_s)
+            if self._is_watched:
+                tell()
+            await self._pause()
+
+    async def _pause(self) -> None:
+        """Wait until the next look is due, which a watch that begins meanwhile brings forward (G9)."""
+        began = self._clock.mono()
+        while True:
+            every_s = self._watched_every_s if self._is_watched else self.period_s
+            due_s = every_s - (self._clock.mono() - began)
+            if due_s <= 0:
+                return
+            self._is_watched_anew.clear()
+            try:
+                async with asyncio.timeout(due_s):
+                    await self._is_watched_anew.wait()
+            except TimeoutError:
+                return
 
     async def look(self, holders: Holders) -> DeviceLook:
         """Look at every GPU now. Raises: OSError."""
@@ -239,6 +282,9 @@ class GpuMonitor:
             memory_used_mb=sample.memory_used_mb,
             temperature_c=sample.temperature_c,
             power_mw=sample.power_mw,
+            sm_clock_mhz=sample.sm_clock_mhz,
+            memory_clock_mhz=sample.memory_clock_mhz,
+            clock_events=sample.clock_events or 0,
             quiet_ms=round(self._quiet_s(sample, tuple(holders.get(sample.uuid, ())), now) * SECOND_MS),
         )
 

@@ -5,6 +5,7 @@ from typing import Protocol
 
 import msgspec
 
+from stoker.brain.domain.gpu_telemetry import FigureWatch
 from stoker.brain.domain.ids import GpuUuid
 from stoker.brain.domain.instruction import TaskKey
 from stoker.brain.domain.report import Beat
@@ -45,8 +46,15 @@ class GpuCare(Protocol):
         """Return a beat with the figures of GPUs that none had before, and with this node's clock."""
         ...
 
-    async def run(self, holders: Callable[[], Holders | None]) -> None:
-        """Look at the GPUs again and again, until cancelled. `holders` returns None while nobody knows what runs."""
+    async def run(self, holders: Callable[[], Holders | None], tell: Callable[[], None]) -> None:
+        """Look at the GPUs again and again, until cancelled. `holders` returns None while nobody knows what runs.
+
+        `tell` is called when there are figures that somebody waits for.
+        """
+        ...
+
+    def watch(self, asked: FigureWatch) -> None:
+        """Look more often for a while, and have told what is seen: somebody waits for it."""
         ...
 
     async def released(self, gpus: Collection[GpuUuid], *, went_well: bool) -> str:
@@ -66,8 +74,11 @@ class NoGpuCare:
     def fill(self, beat: Beat) -> Beat:
         return msgspec.structs.replace(beat, at=self._clock.now())
 
-    async def run(self, holders: Callable[[], Holders | None]) -> None:
+    async def run(self, holders: Callable[[], Holders | None], tell: Callable[[], None]) -> None:
         return None
+
+    def watch(self, asked: FigureWatch) -> None:
+        """There is nothing to look at."""
 
     async def released(self, gpus: Collection[GpuUuid], *, went_well: bool) -> str:
         return ""

@@ -23,6 +23,7 @@ from stoker.agent.addresses import Addresses, first_of
 from stoker.agent.identity import Certificates, Identity
 from stoker.agent.ports import BeatAnswered, LinkDown, LinkRefused, LinkSession, LinkStandby
 from stoker.brain.domain.errors import StokerError
+from stoker.brain.domain.gpu_telemetry import FigureWatch
 from stoker.brain.domain.ids import Epoch, NodeName
 from stoker.brain.domain.instruction import Instruction
 from stoker.brain.domain.report import LogChunk, LogRequest, Registration, Report, TaskFinished, TunnelFrame
@@ -271,15 +272,19 @@ class _Session:
         for message in (first, *others):
             await self._call(partial(self._heartbeat.write, message))
 
-    async def instructions(self) -> AsyncGenerator[Instruction | BeatAnswered, None]:
+    async def instructions(self) -> AsyncGenerator[Instruction | BeatAnswered | FigureWatch, None]:
         while True:
             received = await self._read(self._heartbeat.read, pb.ControlMessage)
             if self.on_good is not None:
                 self.on_good(self.address)
                 self.on_good = None
             for message in (received, *received.more):
-                if message.WhichOneof("message") == "beat":
+                kind = message.WhichOneof("message")
+                if kind == "beat":
                     yield BeatAnswered(sequence=message.beat.sequence, epoch=Epoch(message.beat.epoch))
+                    continue
+                if kind == "figures":
+                    yield self._understood(codec.decode_figure_watch, message)
                     continue
                 instruction = self._understood(codec.decode_instruction, message)
                 if instruction is not None:

@@ -13,6 +13,7 @@ import msgspec
 
 from stoker.agent.container_ports import Containers, NoContainers
 from stoker.agent.gpu_ports import GpuCare, Locality, NoLocality, Placement
+from stoker.brain.domain.gpu_telemetry import FigureWatch
 from stoker.brain.domain.ids import Epoch, JobId
 from stoker.brain.domain.instruction import Instruction, Start, TaskKey
 from stoker.brain.domain.job import TaskEnd
@@ -69,7 +70,7 @@ class LinkSession(Protocol):
         """Send reports, in this order."""
         ...
 
-    def instructions(self) -> AsyncGenerator[Instruction | BeatAnswered, None]:
+    def instructions(self) -> AsyncGenerator[Instruction | BeatAnswered | FigureWatch, None]:
         """Yield what the control plane sends, in order. Ends or raises LinkDown when the stream breaks."""
         ...
 

@@ -1,9 +1,10 @@
 """Token that a command sends, the authority that it trusts, and the server that a person's own file names.
 
-The person's own file, `$XDG_CONFIG_HOME/stoker/config.yaml` or `~/.config/stoker/config.yaml`, has the keys `server`,
-`token`, `ca` and `insecure`; `stoker login` writes it.
+The person's own file is that of the chosen context (`contexts`): it has the keys `server`, `token`, `ca` and
+`insecure`; `stoker login` writes it.
 
-Rules: W1  what stands on the command line is nearer than STOKER_TOKEN, which is nearer than the file
+Rules: W1  what stands on the command line is nearer than STOKER_TOKEN, which is nearer than the file; the file of a
+           context that the command line names is nearer than STOKER_TOKEN
        W2  a token that stood on the command line is overwritten there at once, so that `ps` shows it to nobody for
            longer than a moment
        W3  a file with a token in it that others may read is refused
@@ -17,6 +18,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import click
+
+from stoker.cli.contexts import DEFAULT, chosen_context, context_was_spoken, settings_path, unknown
 
 if TYPE_CHECKING:
     from stoker.brain.domain.errors import StokerError
@@ -73,29 +76,42 @@ def server_in_file(ctx: click.Context) -> str:
 
 
 def token_for(ctx: click.Context, servers: str) -> str:
-    """Return the token to send to these servers; empty = none.
+    """Return the token to send to these servers; empty = none (W1).
 
-    Raises: StokerError `bad_token`, `bad_token_file` or `bad_settings`.
+    Raises: StokerError `bad_token`, `bad_token_file`, `bad_settings` or `context_unknown`.
     """
-    if given := given_token(ctx):
-        return given
+    if typed := typed_token(ctx):
+        return typed
+    if context_was_spoken(ctx):
+        return _kept_token(ctx, servers) or _token_in_environment()
+    return _token_in_environment() or _kept_token(ctx, servers)
+
+
+def _kept_token(ctx: click.Context, servers: str) -> str:
     kept = _kept(ctx)
-    if kept is None or not kept.token or not _same_servers(kept.server, servers):
+    if kept is None or not kept.token or not is_among(servers, kept.server):
         return ""
-    return _checked(config_path(), kept.token)
+    return _checked(settings_path(chosen_context(ctx)), kept.token)
+
+
+def _token_in_environment() -> str:
+    given = os.environ.get(VARIABLE, "")
+    return _checked(VARIABLE, given) if given else ""
 
 
 def given_token(ctx: click.Context) -> str:
     """Return the token of the command line or of the environment; empty = none. Raises: as `token_for`."""
+    return typed_token(ctx) or _token_in_environment()
+
+
+def typed_token(ctx: click.Context) -> str:
+    """Return the token of the command line; empty = none. Raises: as `token_for`."""
     typed, file = ctx.meta.get(_TOKEN), ctx.meta.get(_FILE)
     if typed is not None and file is not None:
         raise click.UsageError("--token and --token-file say the same thing: give one of them", ctx)
     if typed is not None:
         return _checked("--token", typed)
-    if file is not None:
-        return token_in(file)
-    given = os.environ.get(VARIABLE, "")
-    return _checked(VARIABLE, given) if given else ""
+    return token_in(file) if file is not None else ""
 
 
 def credentials_for(ctx: click.Context, servers: str) -> "Credentials":
@@ -106,7 +122,7 @@ def credentials_for(ctx: click.Context, servers: str) -> "Credentials":
     from stoker.wire.client.trust import Credentials
 
     kept = _kept(ctx)
-    ca_file = kept.ca if kept is not None and _same_servers(kept.server, servers) else ""
+    ca_file = kept.ca if kept is not None and is_among(servers, kept.server) else ""
     return Credentials(token_for(ctx, servers), ca_file, is_insecure(kept))
 
 
@@ -115,30 +131,28 @@ def is_insecure(kept: "UserSettings | None") -> bool:
     return os.environ.get(INSECURE_VARIABLE, "") == "1" or (kept is not None and kept.insecure)
 
 
-def config_path() -> str:
-    """Return the path of the person's own settings file, whether it is there or not."""
-    base = os.environ.get("XDG_CONFIG_HOME", "")
-    # The specification says that a relative one is to be ignored.
-    folder = base if os.path.isabs(base) else os.path.expanduser("~/.config")
-    return os.path.join(folder, "stoker", "config.yaml")
-
-
 def _kept(ctx: click.Context) -> "UserSettings | None":
-    """Return the person's settings, read once for each command; None without a file.
+    """Return the settings of the chosen context, read once for each command; None = `default` without a file.
 
-    Raises: StokerError `bad_settings` or `bad_token_file`.
+    Raises: StokerError `bad_settings`, `bad_token_file` or `context_unknown`.
     """
     if _KEPT not in ctx.meta:
-        ctx.meta[_KEPT] = _read_settings()
+        ctx.meta[_KEPT] = settings_of(chosen_context(ctx))
     kept: UserSettings | None = ctx.meta[_KEPT]
     return kept
 
 
-def _read_settings() -> "UserSettings | None":
-    path = config_path()
+def settings_of(name: str) -> "UserSettings | None":
+    """Return the settings of a context; None = it is `default` and has none.
+
+    Raises: StokerError `bad_settings`, `bad_token_file` or `context_unknown`.
+    """
+    path = settings_path(name)
     try:
         status = os.stat(path)
-    except OSError:
+    except OSError as fault:
+        if name != DEFAULT:
+            raise unknown(name) from fault
         return None
     from stoker.cli.wiring.settings import read_user_settings
 
@@ -148,8 +162,8 @@ def _read_settings() -> "UserSettings | None":
     return kept
 
 
-def _same_servers(kept: str, asked: str) -> bool:
-    """The file's token goes to the file's servers, and to others only if the file names none (W4)."""
+def is_among(asked: str, kept: str) -> bool:
+    """Return whether servers are among those of a file; any are where it names none (W4)."""
     from stoker.wire.client.servers import parsed_servers
 
     return not kept or set(parsed_servers(asked)) <= set(parsed_servers(kept))

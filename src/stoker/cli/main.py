@@ -33,7 +33,7 @@ UNWRITABLE: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EI
 """How a write to a file that can hold no more ends."""
 SECTIONS: Final = {
     "Try it": ("demo", "up", "sim"),
-    "Access": ("login", "logout"),
+    "Access": ("login", "logout", "context"),
     "Jobs": ("submit", "list", "top", "status", "logs", "why", "events", "wait", "exec", "attach"),
     "Orders to jobs": ("cancel", "hold", "release", "requeue", "signal", "update"),
     "Nodes": ("node", "gpu", "partition"),

@@ -1,8 +1,12 @@
 """Servers that a command asks, the options that name them, and the clients that ask.
 
-They are named by `--server` after the command, or before it, or by STOKER_SERVER, or by the person's own file, or by
-the default. Several stand with commas between them, an active control plane and its standbys. `credentials` says whose
-token goes with the requests.
+Several stand with commas between them, an active control plane and its standbys. `credentials` says whose token goes
+with the requests.
+
+Rules: V1  they are named, the nearest first, by `--server`, after the command or before it; by the context of
+           `--context`; by STOKER_SERVER; by the context of STOKER_CONTEXT; by the present context; by the default
+       V2  `--server` beside `--context` chooses among that context's servers: any other is refused, since its token
+           would not go there
 """
 
 import sys
@@ -11,11 +15,15 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from stoker.cli.credentials import credentials_for, remember_file, remember_token, server_in_file
+from stoker.cli.contexts import VARIABLE as CONTEXT_VARIABLE
+from stoker.cli.contexts import chosen_context, context_names, context_was_spoken, remember_context
+from stoker.cli.credentials import credentials_for, is_among, remember_file, remember_token, server_in_file
 from stoker.cli.display.output import output_options, table_options
 from stoker.cli.options import with_options
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     from stoker.wire.client import Client
     from stoker.wire.client.staleness import Notice
     from stoker.wire.client.transport import Transport
@@ -59,6 +67,25 @@ token_options: Final = with_options(
     ),
 )
 """Options `--token` and `--token-file`, which `credentials` remembers."""
+
+
+def complete_context(ctx: click.Context, option: click.Parameter, begun: str) -> "list[CompletionItem[str]]":
+    """Return the contexts whose names begin so."""
+    from click.shell_completion import CompletionItem
+
+    return [CompletionItem(name) for name in context_names() if name.startswith(begun)]
+
+
+context_option: Final = click.option(
+    "--context",
+    metavar="NAME",
+    envvar=CONTEXT_VARIABLE,
+    expose_value=False,
+    callback=remember_context,
+    shell_complete=complete_context,
+    help="Which of the clusters that `stoker context` knows. [env: STOKER_CONTEXT; default: the present one]",
+)
+"""Option `--context`, which `contexts` remembers."""
 server_option: Final = with_options(
     click.option(
         "--server",
@@ -67,11 +94,12 @@ server_option: Final = with_options(
         expose_value=False,
         callback=_remember,
         help="Which control plane to ask; or the active one and its standbys, in any order. "
-        "[env: STOKER_SERVER; default: http://127.0.0.1:8080]",
+        "[env: STOKER_SERVER; default: that of the context, or http://127.0.0.1:8080]",
     ),
+    context_option,
     token_options,
 )
-"""Options `--server`, `--token` and `--token-file` of a command, which calls `connect()` to use them."""
+"""Options that name servers and the token for them, of a command, which calls `connect()` to use them."""
 answer_options: Final = with_options(output_options, server_option)
 """Options of a command that asks a server and prints the answer: its form, and `server_option`."""
 table_answer_options: Final = with_options(table_options, server_option)
@@ -110,11 +138,19 @@ def transport() -> "Transport":
 
 
 def servers_of(ctx: click.Context) -> str:
-    """Return the chosen addresses, with commas between them. Raises: StokerError `bad_settings`."""
+    """Return the chosen addresses, with commas between them (V1). Raises: StokerError `bad_settings`."""
     from stoker.wire.client.servers import DEFAULT_SERVER
 
     chosen: str | None = ctx.meta.get(_KEY)
-    return chosen if chosen is not None else server_in_file(ctx) or DEFAULT_SERVER
+    if chosen is None or not context_was_spoken(ctx):
+        return chosen if chosen is not None else server_in_file(ctx) or DEFAULT_SERVER
+    of_context = server_in_file(ctx) or DEFAULT_SERVER
+    if _SPOKEN not in ctx.meta:
+        return of_context
+    if not is_among(chosen, of_context):
+        name = chosen_context(ctx)
+        raise click.UsageError(f"--server and --context name two clusters: context {name} is {of_context}", ctx)  # V2
+    return chosen
 
 
 def credentials_of(ctx: click.Context) -> "Credentials":

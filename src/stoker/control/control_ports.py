@@ -4,7 +4,7 @@ Every runtime has a clock, entropy and telemetry. One that runs nodes of its own
 without it nothing reads output, and REST answers `not_supported_here`.
 """
 
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
@@ -203,6 +203,13 @@ class NodeTelemetry(Protocol):
 
     def last_hour(self, node: NodeName) -> Mapping[GpuUuid, Sequence[FigurePoint]]:
         """Return the points of the last hour of each of its GPUs that were told, the oldest first."""
+        ...
+
+    def watch_figures(self, nodes: Collection[NodeName]) -> None:
+        """Note that somebody looks at the figures of these nodes: for some seconds they are told more often.
+
+        It costs nothing to call it again and again. Of too many nodes at once nothing changes.
+        """
         ...
 
     def clock_ahead_ms(self, node: NodeName) -> int:

@@ -22,7 +22,7 @@ Limits: INSTRUCTIONS_MAX messages wait for a slow agent, LOG_REQUESTS_MAX reads 
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Final, assert_never
 
@@ -59,7 +59,7 @@ from stoker.control.committer import Committer
 from stoker.control.control_ports import ControlPorts, Duty, FigurePoint, LogPlace, NodeFigures
 from stoker.control.feed import Entry
 from stoker.live.liveness import Liveness
-from stoker.live.node_figures import FigureBook
+from stoker.live.node_figures import WATCH, WATCHED_MAX, FigureBook, FigureWatches
 from stoker.live.outbox import InstructionStream, Outbox
 from stoker.live.settings.control import ControlSettings
 from stoker.live.streams import LOG_REQUESTS_MAX, LogChannel, Message, Outgoing, TunnelChannel
@@ -143,6 +143,15 @@ class AgentStream:
         """Return instructions that leave together with the newest message of `outgoing`."""
         return self._outgoing.waiting(most)
 
+    @property
+    def is_compared(self) -> bool:
+        """Whether anything may be told it (S2)."""
+        return self._instructions is not None
+
+    def watch(self) -> None:
+        """Ask for figures more often, for a while."""
+        self._outgoing.watch(WATCH)
+
     def close(self, why: Refusal | None = None) -> None:
         """End both streams of this session. Nothing of the node's work is touched, and silence is only counted."""
         self._outgoing.close(why)
@@ -188,6 +197,7 @@ class Sessions:
         self.mono = ports.clock.mono
         self.now = ports.clock.now
         self.book = FigureBook()
+        self.watches = FigureWatches()
         self._entropy = ports.entropy
         self._telemetry = ports.telemetry
         self._heartbeat_ms = round(settings.agents.heartbeat_s * 1_000)
@@ -223,6 +233,13 @@ class Sessions:
     def last_hour(self, node: NodeName) -> Mapping[GpuUuid, list[FigurePoint]]:
         """Return the points of the last hour of each GPU of a node."""
         return self.book.last_hour(node, self.mono())
+
+    def watch_figures(self, nodes: Collection[NodeName]) -> None:
+        """Have the GPUs of these nodes looked at more often for a while, unless they are too many."""
+        if len(nodes) <= WATCHED_MAX:
+            told = [name for name in nodes if (stream := self._by_node.get(name)) is not None and stream.is_compared]
+            for name in self.watches.take(told, self.mono()):
+                self._by_node[name].watch()
 
     def clock_ahead_ms(self, node: NodeName) -> int:
         """Return by how much a node's clock is ahead of ours."""
@@ -417,6 +434,7 @@ class Sessions:
         self._by_id.pop(stream.session, None)
         if self._by_node.get(stream.node) is stream:
             del self._by_node[stream.node]
+            self.watches.forget(stream.node)
 
     def _committed(self, entries: Sequence[Entry]) -> None:
         for _, fact in entries:

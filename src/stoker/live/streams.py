@@ -12,6 +12,7 @@ from typing import Final
 import msgspec
 
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
+from stoker.brain.domain.gpu_telemetry import FigureWatch
 from stoker.brain.domain.ids import Epoch
 from stoker.brain.domain.instruction import Instruction, TaskKey
 from stoker.brain.domain.report import FrameKind, LogChunk, LogRequest, SessionOpening, TunnelFrame
@@ -34,15 +35,16 @@ class BeatAnswer(msgspec.Struct, frozen=True, kw_only=True):
     epoch: Epoch
 
 
-Message = Instruction | BeatAnswer
+Message = Instruction | BeatAnswer | FigureWatch
 
 
 class Outgoing:
-    """Instructions in order, and the newest answer to a beat, which replaces an older one that still waits."""
+    """Instructions in order, and the newest answer to a beat and watch, each instead of an older one that waits."""
 
     def __init__(self) -> None:
         self._instructions: deque[Instruction] = deque()
         self._beat: BeatAnswer | None = None
+        self._watch: FigureWatch | None = None
         self._news = asyncio.Event()
         self.closed = False
         self.why: Refusal | None = None
@@ -63,6 +65,10 @@ class Outgoing:
         self._beat = BeatAnswer(sequence=sequence, epoch=epoch)
         self._news.set()
 
+    def watch(self, watch: FigureWatch) -> None:
+        self._watch = watch
+        self._news.set()
+
     def close(self, why: Refusal | None) -> None:
         if not self.closed:
             self.closed, self.why = True, why
@@ -79,6 +85,10 @@ class Outgoing:
                 check()
                 beat, self._beat = self._beat, None
                 yield beat
+            elif self._watch is not None:
+                check()
+                watch, self._watch = self._watch, None
+                yield watch
             else:
                 self._news.clear()
                 await self._news.wait()

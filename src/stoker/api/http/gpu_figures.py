@@ -1,6 +1,6 @@
 """Figures of GPUs at the moment, for answers about nodes and jobs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from msgspec.structs import replace
@@ -15,6 +15,12 @@ from stoker.wire.rest.job import JobDetails, JobView, job_view
 
 GPUS_MAX: Final = 4_096
 """Of one job in an answer."""
+
+
+def watch_figures(control: ControlPlane, nodes: Collection[NodeName]) -> None:
+    """Note that somebody looks at the figures of these nodes, which are told more often for a while then."""
+    if control.nodes is not None:
+        control.nodes.watch_figures(nodes)
 
 
 def figures_of(control: ControlPlane, node: NodeName) -> Mapping[GpuUuid, GpuFiguresView]:
@@ -32,6 +38,7 @@ def figures_of(control: ControlPlane, node: NodeName) -> Mapping[GpuUuid, GpuFig
 
 def node_hour(control: ControlPlane, node: Node) -> NodeHourView:
     """Return the last hour of a node's GPUs."""
+    watch_figures(control, [node.name])
     told = control.nodes.last_hour(node.name) if control.nodes is not None else {}
     return NodeHourView(
         node=node.name,
@@ -61,6 +68,7 @@ def job_view_with_gpus(control: ControlPlane, details: JobDetails) -> JobView:
     if attempt is None:
         return view
     placements = [task.placement for task in attempt.open_tasks]
+    watch_figures(control, list(dict.fromkeys(placement.node for placement in placements)))
     by_node = {placement.node: figures_of(control, placement.node) for placement in placements}
     gpus = [
         JobGpuView(rank=each.rank, node=each.node, uuid=uuid, figures=by_node[each.node].get(uuid))

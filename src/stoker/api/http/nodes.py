@@ -5,7 +5,7 @@ from typing import Final
 
 from starlette.requests import Request
 
-from stoker.api.http.gpu_figures import figures_of, node_hour
+from stoker.api.http.gpu_figures import figures_of, node_hour, watch_figures
 from stoker.api.http.responses import body_of, caller_of, carry_out, query_of, read_body
 from stoker.api.http.routing import BODY, CHANGE, NODE, Routes
 from stoker.brain.domain.allocation import TaskPlacement
@@ -40,6 +40,7 @@ from stoker.wire.rest.node import (
     ForgetQuery,
     FreeView,
     GpuHealthView,
+    GpuLinkView,
     GpuListView,
     GpuSharerView,
     GpuView,
@@ -65,13 +66,16 @@ def routes(control: ControlPlane) -> Routes:
     async def list_nodes(request: Request) -> NodeListView:
         """List every node ever registered, by name."""
         state, sees, now = _seen(control, request)
+        watch_figures(control, state.nodes.keys())
         nodes = [_node_view(control, state.nodes[name], sees, now) for name in sorted(state.nodes)]
         return NodeListView(nodes=nodes, total=len(nodes))
 
     @router.serve(endpoints.NODE, *NODE)
     async def show_node(request: Request) -> NodeView:
         """Show one node."""
-        return _shown(control, request, _node_at(request, control.committer.state))
+        node = _node_at(request, control.committer.state)
+        watch_figures(control, [node.name])
+        return _shown(control, request, node)
 
     @router.serve(endpoints.DRAIN, *NODE, *BODY, "node_forgotten", *CHANGE)
     async def drain(request: Request) -> NodeView:
@@ -125,7 +129,9 @@ def _serve_gpus(control: ControlPlane, router: Routes) -> None:
     async def list_gpus(request: Request) -> GpuListView:
         """List the GPUs of every node that wasn't forgotten."""
         state, sees, now = _seen(control, request)
-        gpus = [gpu for node in known_nodes(state) for gpu in _gpus_of(control, node, sees, now)]
+        known = list(known_nodes(state))
+        watch_figures(control, [node.name for node in known])
+        gpus = [gpu for node in known for gpu in _gpus_of(control, node, sees, now)]
         return GpuListView(**count_gpus(state)._asdict(), gpus=gpus)
 
 
@@ -177,6 +183,7 @@ def _node_view(control: ControlPlane, node: Node, sees: Sights, now: Instant) ->
         memory_mb=inventory.memory_mb,
         free=FreeView(gpus=len(free.gpus), cpus=free.cpus, memory_mb=free.memory_mb) if free else _NOTHING,
         gpus=_gpus_of(control, node, sees, now),
+        links=[GpuLinkView(first=link.first, second=link.second, lanes=link.lanes) for link in inventory.links],
         jobs=[str(job) for job in state.indexes.on_node.get(node.name, ()) if _is_seen(state, job, sees)],
         strays=[
             OrphanTaskView(
@@ -239,6 +246,8 @@ def _gpus_of(control: ControlPlane, node: Node, sees: Sights, now: Instant) -> l
             current_task=named.get(gpu.uuid),
             simulated=gpu.simulated,
             parent=gpu.parent,
+            numa_node=gpu.numa_node if gpu.numa_node >= 0 else None,
+            bus=gpu.bus,
             updated_at=iso(now),
             note=notes.get(gpu.uuid, ""),
             sharers=[_sharer(state, job, task, sees) for job, task in sharers.get(gpu.uuid, ())],

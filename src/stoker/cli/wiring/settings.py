@@ -1,7 +1,9 @@
-"""Settings as the command line reads them: a daemon's file with the environment and flags, and a person's own file."""
+"""Settings as the command line reads them: a daemon's file with the environment and flags, and a person's own files."""
 
+import fcntl
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -10,15 +12,27 @@ from msgspec.structs import replace
 
 from stoker.adapters.atomic_file import write_atomic
 from stoker.adapters.settings.loader import load, require
-from stoker.brain.domain.errors import refusal_error
+from stoker.brain.domain.errors import StokerError, refusal_error
 from stoker.brain.domain.policy import Policy
 from stoker.cli.display.yaml_text import yaml_text
 from stoker.live.settings.control import ControlSettings
 from stoker.live.settings.policy import KEYS
 
-__all__ = ["UserSettings", "changed_policy", "load", "read_user_settings", "require", "write_user_settings"]
+__all__ = [
+    "UserSettings",
+    "changed_policy",
+    "forget_authority",
+    "forget_user_settings",
+    "load",
+    "read_user_settings",
+    "require",
+    "settings_lock",
+    "write_present",
+    "write_user_settings",
+]
 
-CA_NAME: Final = "ca.pem"
+_CA_NAME: Final = "ca.pem"
+_DEFAULT_NAME: Final = "config.yaml"
 
 
 def changed_policy(base: Policy, changes: Mapping[str, str]) -> Policy:
@@ -32,7 +46,7 @@ def changed_policy(base: Policy, changes: Mapping[str, str]) -> Policy:
 
 
 class UserSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The keys of `~/.config/stoker/config.yaml`, which hold for all commands."""
+    """The keys of `~/.config/stoker/config.yaml` and of each file in the folder `contexts` beside it."""
 
     server: str = ""
     """Which control plane to ask; commas between several. Empty = http://127.0.0.1:8080."""
@@ -46,8 +60,26 @@ class UserSettings(msgspec.Struct, frozen=True, kw_only=True):
     it."""
 
 
+@contextmanager
+def settings_lock(folder: Path) -> Iterator[None]:
+    """Have the folder of a person's settings, and let no other command change what is in it.
+
+    Raises: StokerError `config_unwritable`.
+    """
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fd = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as fault:
+        raise _unwritable(folder, fault) from fault
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)  # held for as long as a few small files take
+        yield
+    finally:
+        os.close(fd)
+
+
 def write_user_settings(path: Path, settings: UserSettings, ca: bytes = b"") -> None:
-    """Replace a person's settings file, readable by its owner alone; `ca` becomes the file `ca.pem` beside it.
+    """Replace a settings file of a person, readable by its owner alone; `ca` becomes a file beside it.
 
     Raises: StokerError `config_unwritable`.
     """
@@ -56,14 +88,48 @@ def write_user_settings(path: Path, settings: UserSettings, ca: bytes = b"") -> 
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if ca:
-            write_atomic(path.with_name(CA_NAME), ca)
-            said["ca"] = str(path.with_name(CA_NAME))
+            write_atomic(_ca_beside(path), ca)
+            said["ca"] = str(_ca_beside(path))
         write_atomic(path, yaml_text(said).encode() if said else b"")
     except OSError as fault:
-        message = f"{path} can't be written: {fault.strerror or fault}"
-        raise refusal_error("config_unwritable", message, "XDG_CONFIG_HOME names another folder") from fault
+        raise _unwritable(path, fault) from fault
+
+
+def forget_authority(path: Path) -> None:
+    """Remove the authority beside a settings file of a person. Raises: StokerError `config_unwritable`."""
+    _remove(_ca_beside(Path(os.path.realpath(path))))
+
+
+def forget_user_settings(path: Path) -> None:
+    """Remove a settings file of a person, and the authority beside it. Raises: StokerError `config_unwritable`."""
+    forget_authority(path)
+    _remove(path)
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as fault:
+        raise _unwritable(path, fault) from fault
+
+
+def write_present(path: Path, name: str) -> None:
+    """Make a context the present one. Raises: StokerError `config_unwritable`."""
+    try:
+        write_atomic(path, f"{name}\n".encode())
+    except OSError as fault:
+        raise _unwritable(path, fault) from fault
+
+
+def _ca_beside(path: Path) -> Path:
+    return path.with_name(_CA_NAME) if path.name == _DEFAULT_NAME else path.with_suffix(".pem")
+
+
+def _unwritable(path: Path, fault: OSError) -> StokerError:
+    message = f"{path} can't be written: {fault.strerror or fault}"
+    return refusal_error("config_unwritable", message, "XDG_CONFIG_HOME names another folder")
 
 
 def read_user_settings(path: str) -> UserSettings:
-    """Read a person's settings file. Raises: StokerError `bad_settings`."""
+    """Read a settings file of a person. Raises: StokerError `bad_settings`."""
     return load(UserSettings, Path(path), {}, {}).value

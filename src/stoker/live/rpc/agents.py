@@ -18,6 +18,7 @@ from stoker.api.rpc.callers import Callers, Context, is_on_this_machine
 from stoker.api.rpc.status import refusal_of, refusing
 from stoker.brain.domain.access import Caller, Role, Token
 from stoker.brain.domain.errors import Refusal, StokerError, refuse
+from stoker.brain.domain.gpu_telemetry import FigureWatch
 from stoker.brain.domain.ids import NodeName, Principal, node_principal
 from stoker.brain.domain.instruction import Instruction
 from stoker.brain.state.commands import JoinNode
@@ -261,6 +262,8 @@ def _said(context: Context, name: str) -> str:
 def _encode(message: Message, more: Sequence[Instruction]) -> pb.ControlMessage:
     if isinstance(message, BeatAnswer):
         wire = codec.encode_beat_answer(message.sequence, message.epoch)
+    elif isinstance(message, FigureWatch):
+        wire = codec.encode_figure_watch(message)
     else:
         wire = codec.encode_instruction(message)
     wire.more.extend(map(codec.encode_instruction, more))
