@@ -50,6 +50,7 @@ class Hand:
         self.how: list[str] = []
 
     def click(self, place: str | Locator, word: str) -> None:
+        self.page.wait_for_load_state()  # buttons do something once the page's scripts have run
         self._at(place).click()
         self.clicks += 1
         self.how.append(f"*{word}*")
