@@ -1,7 +1,7 @@
 """Ports: the Protocols through which a runtime touches the world.
 
-Real implementations live in `adapters`, simulated ones in `tests/rig` (and later in `sim`); both pass the same
-contract tests. Nothing above a port uses a thread, so that a whole cluster runs on one virtual clock.
+Real implementations live in `adapters`, simulated ones in `tests/rig`; both pass the same contract tests. Nothing above
+a port uses a thread, so that a whole cluster runs on one virtual clock.
 """
 
 from collections.abc import AsyncIterator, Sequence
@@ -11,6 +11,7 @@ from typing import Final, Literal, NamedTuple, Protocol
 import msgspec
 
 from stoker.brain.domain.audit import AuditQuery, AuditRow, AuditTrim
+from stoker.brain.domain.gpu import GpuLink
 from stoker.brain.domain.ids import Epoch, GpuUuid, JobId, Position
 from stoker.brain.domain.job import Attempt, Job
 from stoker.brain.domain.job_filter import JobFilter
@@ -182,10 +183,7 @@ class ReplicaLog(EventLog, Protocol):
     def promised(self) -> Epoch: ...
 
     async def promise(self, epoch: Epoch) -> None:
-        """Promise that no append below `epoch` will succeed (L6).
-
-        Raises: LogFailed, after which it may be tried again.
-        """
+        """Promise that no append below `epoch` will succeed (L6). Raises: LogFailed; then it may be tried again."""
 
     async def check_room(self, size_bytes: int) -> None:
         """So much could be written beside what is there, and made durable. Raises: LogFailed; it may be asked again."""
@@ -470,7 +468,7 @@ class ProbedGpu(msgspec.Struct, frozen=True, kw_only=True):
     parent: GpuUuid = GpuUuid("")
     gpu_instance: int = -1
     compute_instance: int = -1
-    """Of a MIG instance: the UUID of its GPU, and its ids in the driver (-1 = they aren't told)."""
+    """Of a MIG instance: its GPU, and its ids in the driver (-1 = untold)."""
 
 
 class GpuFault(msgspec.Struct, frozen=True, kw_only=True):
@@ -481,7 +479,7 @@ class GpuFault(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProbeResult(msgspec.Struct, frozen=True, kw_only=True):
-    """GPUs that a probe found, in PCI order, with unique `uuid`s; MIG instances last, and not their GPUs."""
+    """GPUs that a probe found, in PCI order, with unique `uuid`s; MIG instances last, not their GPUs."""
 
     gpus: tuple[ProbedGpu, ...]
     faults: tuple[GpuFault, ...] = ()
@@ -489,6 +487,7 @@ class ProbeResult(msgspec.Struct, frozen=True, kw_only=True):
     cpus: int = 0
     """0 = not told by the probe: measure the machine."""
     memory_mb: int = 0
+    links: tuple[GpuLink, ...] = ()
     hidden: str = ""
     """Why none of the GPUs there are is offered, in words; empty = that isn't so."""
 

@@ -5,7 +5,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from stoker.adapters.gpu_probe.devices import parse_visible
-from stoker.adapters.gpu_probe.nvidia_smi_text import count_migs, parse_figures, parse_processes, parse_query
+from stoker.adapters.gpu_probe.nvidia_smi_text import (
+    count_migs,
+    parse_figures,
+    parse_processes,
+    parse_query,
+    parse_rows,
+)
+from stoker.brain.domain.gpu_telemetry import RemappedRows
 from stoker.brain.domain.ids import GpuUuid
 
 A = "0, GPU-aaaaaaaa-0000-0000-0000-000000000000, Tesla V100-SXM2-32GB, 32768, 10, 3, 35, 52.41, 00000000:06:00.0"
@@ -265,3 +272,16 @@ def test_processes_belong_to_their_gpu_and_nonsense_to_none() -> None:
 @given(st.text(), st.integers(0, 200))
 def test_no_text_at_all_makes_the_reading_of_figures_fail(text: str, cut_at: int) -> None:
     parse_processes(text, parse_figures(f"{FIGURES_TOLD[:cut_at]}{text}", {}).samples)
+
+
+def test_clocks_and_what_holds_them_down_are_read_where_they_are_told() -> None:
+    row = "0, GPU-a, 9000, 57, 55, 123.00, 0, Disabled, 1980, 2619, {}"
+    (told,) = parse_figures(row.format("0x0000000000000048"), {}).samples
+    assert (told.sm_clock_mhz, told.memory_clock_mhz, told.clock_events) == (1_980, 2_619, 0x48)
+    (untold,) = parse_figures(row.format("[N/A]").replace("1980", "[N/A]"), {}).samples
+    assert (untold.sm_clock_mhz, untold.clock_events) == (None, None)
+
+
+def test_remapped_rows_are_told_of_gpus_that_have_them() -> None:
+    rows = parse_rows("GPU-a, 1, 2, Yes, 0\nGPU-b, [N/A], [N/A], [N/A], [N/A]\nwarning: x\nGPU-c, 0, 0, 0, 1\n")
+    assert rows == {"GPU-a": RemappedRows(1, 2, pending=True), "GPU-c": RemappedRows(failed=True)}

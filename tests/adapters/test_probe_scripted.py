@@ -6,7 +6,8 @@ import pytest
 
 from stoker.adapters.gpu_probe.scripted import scripted_devices, scripted_uuid
 from stoker.brain.domain.errors import StokerError
-from stoker.brain.domain.gpu_telemetry import GpuProcess, GpuSample
+from stoker.brain.domain.gpu import GpuLink
+from stoker.brain.domain.gpu_telemetry import GpuProcess, GpuSample, RemappedRows, throttled_by
 from stoker.brain.domain.units import Mono
 from stoker.ports import ProbeResult
 
@@ -38,6 +39,16 @@ def test_every_gpu_of_the_script_is_there_and_called_simulated(tmp_path: Path) -
     assert [(gpu.index, gpu.memory_mb) for gpu in result.gpus] == [(0, 81_559), (1, 81_559), (2, 81_559), (3, 32_768)]
     assert result.gpus[0].model == "NVIDIA H100 80GB HBM3"
     assert result.gpus[3].uuid == "GPU-mine"
+
+
+def test_links_of_the_kind_nvlink_are_told_once_for_each_pair_of_whole_gpus(tmp_path: Path) -> None:
+    links = "links: [{a: 2, b: 0, kind: NVLink, lanes: 18}, {a: 0, b: 1}, {a: 1, b: 2, kind: pci}]\n"
+    result = probed(tmp_path, f"gpus: [{{count: 3, model: H100, memory_mb: 81559}}]\n{links}")
+    assert result.links == (GpuLink(0, 1, 1), GpuLink(0, 2, 18))
+    divided = (
+        "gpus: [{count: 2, model: A, memory_mb: 1}, {model: A, memory_mb: 9, mig: [1g.10gb]}]\nlinks: [{a: 0, b: 2}]"
+    )
+    assert probed(tmp_path, divided).links == ()
 
 
 def test_a_node_offers_four_cpus_and_32_gib_per_gpu_unless_told(tmp_path: Path) -> None:
@@ -93,6 +104,16 @@ def test_a_gpu_of_a_script_may_be_divided_and_its_faults_are_those_of_its_instan
     now[0] = Mono(31.0)
     assert [bool(sample.fault) for sample in devices().samples] == [False, True, True]
     assert [len(devices.probe().gpus), len(devices.probe().faults)] == [1, 3]
+
+
+def test_a_gpu_by_script_shows_throttled_clocks_and_failing_rows(tmp_path: Path) -> None:
+    kinds = "faults: [{kind: throttled, gpu: 0}, {kind: remap_pending, gpu: 1}, {kind: remap_failed, gpu: 2}]\n"
+    (tmp_path / "gpus.yaml").write_text(GOOD + kinds)
+    slow, pending, failed, well = scripted_devices(tmp_path / "gpus.yaml", "node-a")().samples
+    assert throttled_by(slow.clock_events or 0) == ("hot",)
+    assert (slow.sm_clock_mhz or 0) > (well.sm_clock_mhz or 0), "an idle one runs slower still"
+    assert (pending.rows, failed.rows) == (RemappedRows(pending=True), RemappedRows(failed=True))
+    assert (well.rows, throttled_by(well.clock_events or 0)) == (RemappedRows(), ())
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Rules Q1 to Q9 of `agent/gpu_health.py`: faults 31, 60, 61, 62, 63, 64, 65, 68, 150 and 151."""
+"""Rules Q1 to Q11 of `agent/gpu_health.py`: faults 31, 60, 61, 62, 63, 64, 65, 68, 150 and 151."""
 
 from collections.abc import Collection
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from stoker.agent.gpu_health import CLEAN_LOOKS, GpuHealth, HealthMemory, HealthRules, carried_over
-from stoker.brain.domain.gpu_telemetry import GpuLook, GpuProcess, GpuSample
+from stoker.brain.domain.gpu_telemetry import GpuLook, GpuProcess, GpuSample, RemappedRows, throttled_by
 from stoker.brain.domain.health import GpuCondition
 from stoker.brain.domain.ids import GpuUuid
 from stoker.brain.domain.units import Instant
@@ -123,6 +123,38 @@ def test_a_warm_gpu_comes_back_clean_as_soon_as_any_other() -> None:
     assert node.look(replace(warm, xids=(999,)), OTHER) == ["0 suspect xid"], "what is graver is told"
 
 
+THROTTLED = replace(WELL, clock_events=0x48)
+
+
+def test_a_gpu_whose_clocks_are_held_down_for_long_is_suspect_until_they_are_its_own() -> None:
+    node = Node()
+    assert node.look(THROTTLED, OTHER, held=(A,), times=2) == [], "for a moment any large GPU is"
+    assert node.look(THROTTLED, OTHER, held=(A,), times=9) == ["0 suspect throttled"]
+    assert node.one.reason == "its driver holds its clocks down: it is too hot"
+    assert (node.changes, node.one.offered) == (1, True)
+    assert node.look(times=CLEAN_LOOKS - 1) == ["0 suspect throttled"]
+    assert node.look() == []
+    limited = replace(WELL, clock_events=0x4 | 0x2 | 0x1)
+    assert node.look(limited, OTHER, times=9) == [], "a power limit is how large GPUs run"
+    assert throttled_by(0x8) == ("slowed",)
+    assert throttled_by(0x20 | 0x80 | 0x8) == ("hot", "power_brake")
+    assert node.look(replace(THROTTLED, temperature_c=95), OTHER, times=9) == ["0 drained hot"], (
+        "what is graver is told"
+    )
+
+
+def test_a_row_of_memory_that_cannot_be_replaced_takes_a_gpu_out_and_one_that_waits_for_a_reset_does_not() -> None:
+    node = Node()
+    pending, failed = (replace(WELL, rows=RemappedRows(0, 3, each == 0, each == 1)) for each in (0, 1))
+    assert node.look(pending, OTHER, held=(A,), times=9) == ["0 suspect rows"]
+    assert (node.changes, node.one.offered) == (1, True)
+    assert node.look(failed, OTHER, held=(A,), times=9) == ["0 drained rows"]
+    assert (node.changes, node.one.ends_work) == (2, False), "what runs there goes on, until an error hits it"
+    assert node.look(replace(failed, ecc_errors=6), OTHER, held=(A,)) == ["0 drained ecc"]
+    assert node.look(replace(failed, ecc_errors=6), OTHER) == ["0 drained rows"]
+    assert node.look(replace(WELL, ecc_errors=6), OTHER, times=200) == [], "it was replaced"
+
+
 def test_a_hot_gpu_is_offered_again_only_once_it_is_clearly_cooler() -> None:
     node = Node(hot_c=90)
     assert node.look(replace(WELL, temperature_c=90), OTHER) == ["0 drained hot"]
@@ -146,6 +178,11 @@ def test_a_foreign_process_or_leftover_memory_keeps_a_free_gpu_back_until_it_is_
     gone = replace(WELL, processes=(GpuProcess(999),))
     node.look(gone, OTHER)
     assert "process 999 (not to be seen from here) is on it" in node.one.reason
+    node.health = GpuHealth(
+        HealthRules(), name_of=NAMES.__getitem__, container_of={7: "0123456789ab", 8: ""}.__getitem__
+    )
+    node.look(foreign, OTHER)
+    assert node.one.reason.startswith("process 7 (python) in container 0123456789ab with 300 MiB, process 8")
     assert Node(leftover_mb=0).look(replace(WELL, memory_used_mb=70_000), OTHER) == []
 
 
@@ -197,6 +234,8 @@ samples = st.builds(
     index=st.just(0),
     fault=st.sampled_from(["", "", "", "GPU is lost"]),
     temperature_c=st.none() | st.integers(20, 110),
+    clock_events=st.none() | st.sampled_from([0, 0x4, 0x40]),
+    rows=st.none() | st.builds(RemappedRows, pending=st.booleans(), failed=st.booleans()),
     memory_used_mb=st.none() | st.integers(0, 4_000),
     ecc_errors=st.none() | st.integers(0, 3),
     xids=st.lists(st.sampled_from([13, 79, 999]), max_size=1).map(tuple),

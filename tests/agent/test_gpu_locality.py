@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from stoker.agent.gpu_locality import MachineLocality, parse_cpu_list
 from stoker.agent.gpu_ports import Placement
 from stoker.brain.domain.ids import GpuUuid
-from stoker.ports import ProbedGpu
+from stoker.ports import ProbedGpu, ProbeResult
 
 A, B, C = map(GpuUuid, ("GPU-a", "GPU-b", "GPU-c"))
 NULL, ZERO, FULL = (1, 3), (1, 5), (1, 7)
@@ -126,6 +126,8 @@ def test_g3_a_task_runs_beside_its_gpus_where_these_are_together_and_there_are_c
     assert known.placement([A], 2).cpus == ()
     assert known.placement([A, B], 1).cpus == ()
     assert known.placement([C], 1).cpus == known.placement([], 1).cpus == ()
+    found = known.located(ProbeResult(gpus=(gpu(A), gpu(B), gpu(C))))
+    assert [each.numa_node for each in found.gpus] == [0, 1, -1], "and the node says beside which it is"
 
 
 def test_a_setting_leaves_each_of_the_two_alone(tmp_path: Path) -> None:

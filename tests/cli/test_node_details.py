@@ -4,8 +4,8 @@ import msgspec
 import pytest
 
 from stoker.brain.domain.lifecycle import NodeState
-from stoker.cli.display.node_details import holder_text, node_pairs, note_of
-from stoker.wire.rest.node import GpuSharerView, OrphanTaskView, PauseView
+from stoker.cli.display.node_details import holder_text, links_text, node_pairs, note_of
+from stoker.wire.rest.node import GpuLinkView, GpuSharerView, OrphanTaskView, PauseView
 from tests.cli.views import node
 
 
@@ -37,6 +37,14 @@ def test_what_is_in_quarantine_is_told_apart_from_what_runs_there_against_our_wi
 def test_gpus_that_cannot_be_read_are_told_in_the_drivers_words() -> None:
     shown = node(gpu_fault="nvidia-smi: failed (exit 18): Driver/library version mismatch")
     assert note_of(shown) == "GPUs get no work: nvidia-smi: failed (exit 18): Driver/library version mismatch"
+
+
+def test_which_gpus_nvlink_joins_is_told_once_where_each_is_joined_to_each() -> None:
+    pairs = [GpuLinkView(first=one, second=two, lanes=18) for one, two in ((0, 1), (0, 2), (1, 2))]
+    assert dict(node_pairs(node(links=pairs)))["nvlink"] == "GPUs 0, 1, 2: each to each, 18 lanes"
+    assert links_text(pairs[:2]) == "0-1 x18, 0-2 x18"
+    assert links_text([pairs[0], GpuLinkView(first=1, second=2, lanes=4)]) == "0-1 x18, 1-2 x4"
+    assert links_text([]) == ""
 
 
 def test_a_node_that_has_not_come_back_since_the_control_plane_began_to_lead_is_told_apart() -> None:

@@ -4,6 +4,7 @@ Each check prints a line; the first that fails ends the run with its reason and 
 """
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,13 +16,28 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from stoker.adapters.gpu_probe.nvidia_smi_text import ROW_FIELDS, parse_rows
+from stoker.brain.domain.gpu_telemetry import throttled_by
 from tests.real.agent_process import AgentProcess, descendants, job, submit, until, until_state
 from tests.real.control_process import ControlProcess, free_port
 
 HOLDER = Path(__file__).with_name("holder.py")
 HELD_MB = 3_000
 """More than the leftover that a node allows."""
-FIELDS = ("uuid", "index", "name", "memory.total", "memory.used", "temperature.gpu", "power.draw")
+FIELDS = (
+    *(
+        "uuid",
+        "index",
+        "name",
+        "memory.total",
+        "memory.used",
+        "temperature.gpu",
+        "power.draw",
+        "clocks.sm",
+        "clocks.mem",
+    ),
+    *("clocks_event_reasons.active", "pci.bus_id"),
+)
 
 
 def main() -> None:
@@ -59,7 +75,14 @@ def inventory(control: ControlProcess) -> None:
     assert [one[:2] for one in ours] == [one[:2] for one in theirs], f"{ours} isn't {theirs}"
     for one, other in zip(ours, theirs, strict=True):
         assert abs(one[2] - other[2]) <= 1_024, f"memory: {one} isn't {other}"
+    assert [gpu["bus"] for gpu in gpus(control)] == [row["pci.bus_id"] for row in smi()]
     node = control.ask("GET", "/api/v1/nodes/n1")[1]
+    linked = subprocess.run(
+        ["nvidia-smi", "topo", "-m"], capture_output=True, text=True, timeout=60, check=False
+    ).stdout
+    lanes = sorted(set(map(int, re.findall(r"\bNV([0-9]+)\b", linked))))
+    assert sorted({link["lanes"] for link in node["links"]}) == lanes, (node["links"], linked)
+    say(f"    NVLink: {node['links'] or 'none'}; NUMA nodes {[gpu['numa_node'] for gpu in gpus(control)]}")
     say(f"    {len(ours)} GPUs; node health {node['health']}")
 
 
@@ -71,6 +94,11 @@ def figures(control: ControlProcess) -> None:
         say(f"    {gpu['uuid']}: {ours}")
         assert abs(ours["temperature_c"] - float(other["temperature.gpu"])) <= 8, (ours, other)
         assert abs(ours["memory_used_mb"] - float(other["memory.used"])) <= 700, (ours, other)
+        assert abs(ours["memory_clock_mhz"] - float(other["clocks.mem"])) <= 50 or ours["utilization_percent"] > 0, (
+            other
+        )
+        slow = throttled_by(int(other["clocks_event_reasons.active"], 16))
+        assert set(ours["throttled"]) == set(slow) or ours["utilization_percent"] > 0, (ours, other)
         if ours["power_w"] is not None and other["power.draw"][0].isdigit():
             assert abs(ours["power_w"] - float(other["power.draw"])) <= 80, (ours, other)
 
@@ -133,7 +161,22 @@ def page(port: int) -> None:
         said = str(answer.read().decode())
     names = ("GPU_UTIL", "FB_USED", "FB_FREE", "GPU_TEMP", "POWER_USAGE")
     assert all(f"DCGM_FI_DEV_{name}{{" in said for name in names), said
-    say("ok  page")
+    told = dict(re.findall(r"^(DCGM_FI_DEV_\w+)\{[^}]*\} (\d+)$", said, re.MULTILINE))
+    assert int(told["DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"]) > 0, told
+    assert 0 < int(told["DCGM_FI_DEV_SM_CLOCK"]) < 5_000, told
+    words = ["nvidia-smi", f"--query-remapped-rows={','.join(ROW_FIELDS)}", "--format=csv,noheader"]
+    rows = parse_rows(subprocess.run(words, capture_output=True, text=True, timeout=60, check=True).stdout)
+    names = {
+        "uncorrectable": "UNCORRECTABLE_REMAPPED_ROWS",
+        "pending": "ROW_REMAP_PENDING",
+        "failed": "ROW_REMAP_FAILURE",
+    }
+    for uuid, row in rows.items():
+        for name, figure in names.items():
+            found = re.search(rf'^DCGM_FI_DEV_{figure}\{{[^}}]*UUID="{uuid}"[^}}]*\}} (\d+)$', said, re.MULTILINE)
+            assert found, (figure, uuid)
+            assert int(found[1]) == int(getattr(row, name)), (figure, found[1], row)
+    say(f"ok  page; rows {rows}")
 
 
 def hold_in_job(control: ControlProcess) -> str:

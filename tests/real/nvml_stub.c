@@ -7,6 +7,8 @@
  *   N.migs SLOT,SLOT,... (slots in which there is a MIG instance) and of each N.mig.SLOT.uuid, .name, .memory, .used,
  *   .processes, .gi, .ci, .slices (of compute:of GPU)
  *   N.utilization (%) N.temperature (C) N.power (mW) N.ecc (uncorrected errors) N.processes (PID:MiB, blanks between)
+ *   N.sm_clock N.memory_clock (MHz) N.energy (mJ) N.clock_events (bits) N.throttle_reasons (the same, by the older name)
+ *   N.rows CORRECTABLE:UNCORRECTABLE:PENDING:FAILED N.links KIND:BUS (of what each NVLink leads to, `-` = it is down)
  *   N.xid SEQUENCE:CODE[:GPU INSTANCE] (told once for each sequence, each higher than the one before)
  * Instead of a value: `!15` returns that nvmlReturn_t, `!hang` waits for ever, `!crash` is a segmentation fault.
  */
@@ -208,6 +210,55 @@ int nvmlDeviceGetTotalEccErrors(void *handle, int error, int counter, u64 *count
     (void)error, (void)counter;
     return number(gpu_of(handle), "ecc", count);
 }
+int nvmlDeviceGetClockInfo(void *handle, unsigned type, unsigned *mhz) {
+    return count_of(gpu_of(handle), type == 1 ? "sm_clock" : type == 2 ? "memory_clock" : "graphics_clock", mhz);
+}
+int nvmlDeviceGetTotalEnergyConsumption(void *handle, u64 *millijoules) {
+    return number(gpu_of(handle), "energy", millijoules);
+}
+int nvmlDeviceGetCurrentClocksEventReasons(void *handle, u64 *bits) {
+    return number(gpu_of(handle), "clock_events", bits);
+}
+int nvmlDeviceGetCurrentClocksThrottleReasons(void *handle, u64 *bits) {
+    return number(gpu_of(handle), "throttle_reasons", bits);
+}
+int nvmlDeviceGetRemappedRows(void *handle, unsigned *correctable, unsigned *uncorrectable, unsigned *pending,
+                              unsigned *failed) {
+    char value[TEXT_MAX];
+    int said = ask(gpu_of(handle), "rows", value);
+    if (said == SUCCESS) sscanf(value, "%u:%u:%u:%u", correctable, uncorrectable, pending, failed);
+    return said;
+}
+/* The word of a GPU's links that is about one of them. */
+static int link_of(void *handle, unsigned link, char *word) {
+    char value[TEXT_MAX];
+    int said = ask(gpu_of(handle), "links", value);
+    if (said != SUCCESS) return said;
+    char *next = strtok(value, " ");
+    while (next && link--) next = strtok(NULL, " ");
+    if (!next) return INVALID_ARGUMENT;
+    strcpy(word, next);
+    return word[0] == '!' ? atoi(word + 1) : SUCCESS;
+}
+int nvmlDeviceGetNvLinkState(void *handle, unsigned link, unsigned *active) {
+    char word[TEXT_MAX];
+    int said = link_of(handle, link, word);
+    if (said == SUCCESS) *active = word[0] != '-';
+    return said;
+}
+int nvmlDeviceGetNvLinkRemoteDeviceType(void *handle, unsigned link, unsigned *kind) {
+    char word[TEXT_MAX];
+    int said = link_of(handle, link, word);
+    if (said == SUCCESS) *kind = (unsigned)atoi(word);
+    return said;
+}
+int nvmlDeviceGetNvLinkRemotePciInfo_v2(void *handle, unsigned link, pci_info *info) {
+    char word[TEXT_MAX];
+    int said = link_of(handle, link, word);
+    memset(info, 0, sizeof *info);
+    if (said == SUCCESS) snprintf(info->bus_id, sizeof info->bus_id, "%s", strchr(word, ':') + 1);
+    return said;
+}
 
 /* Events: of each GPU that is registered, the code of a sequence that wasn't told yet. */
 enum { GPUS = 64 };
@@ -243,7 +294,6 @@ int nvmlEventSetWait_v2(void *set, event_data *data, unsigned timeout_ms) {
     return TIMEOUT;
 }
 #define UNSUPPORTED(name) int name(void) { return NOT_SUPPORTED; }
-UNSUPPORTED(nvmlDeviceGetClockInfo)
 UNSUPPORTED(nvmlDeviceGetComputeMode)
 UNSUPPORTED(nvmlDeviceGetCudaComputeCapability)
 UNSUPPORTED(nvmlDeviceGetDecoderUtilization)

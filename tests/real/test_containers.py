@@ -15,6 +15,7 @@ import pytest
 from tests.real.agent_process import AgentProcess, alive, job, submit, until, until_state
 from tests.real.control_process import ControlProcess
 from tests.real.docker_daemon import IMAGE, Daemon, docker_engine, needs_docker
+from tests.real.nvml_stub import NvmlStub
 from tests.real.screen import Terminal
 from tests.real.unix_users import Users, made_users
 from tests.real.up_process import environment, stoker
@@ -379,3 +380,38 @@ def cmdline(pid: int) -> bytes:
     with suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     return b""
+
+
+@pytest.mark.heavy  # five seconds of them are those that a GPU has to come clean
+def test_a_container_that_a_job_starts_by_itself_outlives_it_and_its_gpu_is_offered_to_nobody_until_it_is_gone(
+    stage: Stage, tmp_path: Path
+) -> None:
+    """Nothing tells an engine for whom a client speaks: what can be promised is that nobody gets the GPU meanwhile."""
+    stub = NvmlStub(tmp_path, count=1)
+    agent = AgentProcess(tmp_path / "node-2", stage.control, name="node-2")
+    script = f"script: {agent.folder / 'gpus.yaml'}"
+    agent.write(agent.settings.read_text().replace(script, "detection: nvml, telemetry_s: 0.2"))
+    agent.environ |= stub.environ
+    agent.take_jobs_of("root")
+    docker = f"docker --host unix://{stage.docker.socket}"
+
+    def gpu() -> dict[str, Any]:
+        return next(
+            (each for each in stage.control.ask("GET", "/api/v1/gpus")[1]["gpus"] if each["node"] == "node-2"), {}
+        )
+
+    with agent:
+        until(lambda: gpu().get("figures"), "its GPU is known")
+        one = submit(stage.control, f"{docker} run -d {IMAGE} sleep 600; sleep 600", gpu_count=1, exclude=["node-1"])
+        until(lambda: stage.docker.containers(), "the job has started a container")
+        (container,) = stage.docker.containers()
+        try:
+            stub.tell(gpu_0_processes=f"{stage.docker.run('inspect', '-f', '{{.State.Pid}}', container).strip()}:300")
+            stage.cancel(one)
+            until_state(stage.control, one, "cancelled")
+            assert (gpu()["status"], gpu()["health"]["kind"]) == ("offline", "process")
+            assert f"(sleep) in container {container[:12]} with 300 MiB is on it" in gpu()["health"]["reason"]
+        finally:
+            stage.docker.run("rm", "-f", container)
+        stub.tell("0.processes")
+        until(lambda: gpu()["status"] == "idle", "it is offered once the container is gone")

@@ -13,7 +13,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from stoker.adapters.bounded_run import ProgramTimeout
 from stoker.adapters.gpu_probe.devices import DriverMissing
+from stoker.adapters.gpu_probe.nvidia_smi_sampler import SmiSampler
 from stoker.adapters.gpu_probe.nvml_sampler import NvmlSampler
+from stoker.brain.domain.gpu_telemetry import RemappedRows
 from tests.real.agent_process import AgentProcess, alive, job, submit, until, until_state
 from tests.real.control_process import ControlProcess, free_port
 from tests.real.nvml_stub import MODEL, NvmlStub, mig_uuid, uuid, uuids
@@ -50,6 +52,12 @@ def test_one_reader_stays_and_tells_all_that_changes(stub: NvmlStub, sampler: Nv
     assert (a.utilization_percent, a.temperature_c, a.power_mw, a.memory_used_mb) == (57, 55, 123_456, 1_000)
     assert [(process.pid, process.memory_mb) for process in b.processes or ()] == [(12, 100), (13, 200)]
     assert (c.fault, d.ecc_errors, d.utilization_percent) == ("GPU is lost", 1, None)
+    stub.tell(gpu_0_sm_clock="1980", gpu_0_memory_clock="2619", gpu_0_energy="5000000000", gpu_0_clock_events="0x44")
+    stub.tell(gpu_0_rows="1:2:1:0", gpu_1_clock_events="!13", gpu_1_throttle_reasons="8")
+    (a, b, _, d) = sampler().samples
+    assert (a.sm_clock_mhz, a.memory_clock_mhz, a.energy_mj, a.clock_events) == (1_980, 2_619, 5_000_000_000, 0x44)
+    assert (a.rows, d.rows) == (RemappedRows(1, 2, pending=True, failed=False), None)
+    assert (b.clock_events, d.clock_events) == (8, None), "a driver before 535 has another name for it"
     pid = reader_of(sampler)
     stub.tell("2.handle", gpu_1_xid="1:79", gpu_3_uuid="!15")
     later = sampler((0, 2, 3)).samples
@@ -156,6 +164,8 @@ def assert_bad_requests_are_answered_in_one_line(port: int) -> None:
 
 def test_who_asks_sees_what_each_gpu_does_and_for_which_job(tmp_path: Path, stub: NvmlStub) -> None:
     stub.tell(gpu_0_utilization="57", gpu_0_temperature="55", gpu_0_power="123000", gpu_0_used="1000")
+    stub.tell(gpu_0_sm_clock="810", gpu_0_memory_clock="2619", gpu_0_energy="7", gpu_0_clock_events="0x48")
+    stub.tell(gpu_0_rows="0:2:0:0", gpu_0_links="0:0000:11:00.0", gpu_1_links="0:0000:10:00.0")
     with ControlProcess(tmp_path / "control") as control:
         agent = AgentProcess(tmp_path / "n1", control, name="n1")
         settings = agent.settings.read_text()
@@ -181,7 +191,7 @@ def test_who_asks_sees_what_each_gpu_does_and_for_which_job(tmp_path: Path, stub
             listed = cli(control, "gpu", "list")
             assert "57%" in listed
             assert "1000 MiB" in listed
-            assert f"{uuid(0)} on n1: 57%, 1000 MiB, 55 C, 123 W" in cli(control, "status", holds)
+            assert f"{uuid(0)} on n1: 57%, 1000 MiB, 55 C, 123 W, 810 MHz" in cli(control, "status", holds)
             assert "57%, 1000 MiB, 55 C, 123 W" in cli(control, "node", "show", "n1")
             labels = f'gpu="0",UUID="{uuid(0)}",device="nvidia0",modelName="{MODEL}",Hostname="n1",hpc_job="{holds}"'
             held = f"DCGM_FI_DEV_GPU_UTIL{{{labels}}} 57\n"
@@ -192,6 +202,16 @@ def test_who_asks_sees_what_each_gpu_does_and_for_which_job(tmp_path: Path, stub
             assert f"DCGM_FI_DEV_FB_FREE{{{labels}}} 80559\n" in page
             assert f"DCGM_FI_DEV_GPU_TEMP{{{labels}}} 55\n" in page
             assert f"DCGM_FI_DEV_POWER_USAGE{{{labels}}} 123.000\n" in page
+            energy = "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
+            assert f"# TYPE {energy} counter\n{energy}{{{labels}}} 7\n" in page
+            for name, value in (("SM_CLOCK", 810), ("MEM_CLOCK", 2_619), ("CLOCKS_EVENT_REASONS", 0x48)):
+                assert f"DCGM_FI_DEV_{name}{{{labels}}} {value}\n" in page
+            for name, value in (("UNCORRECTABLE_REMAPPED_ROWS", 2), ("ROW_REMAP_PENDING", 0), ("ROW_REMAP_FAILURE", 0)):
+                assert f"DCGM_FI_DEV_{name}{{{labels}}} {value}\n" in page
+            assert "slowed down (hot)" in cli(control, "gpu", "list")
+            shown = cli(control, "node", "show", "n1")
+            assert "GPUs 0, 1: each to each, 1 lanes" in shown
+            assert "PCI 00000000:10:00.0" in shown
             assert next(family.name for family in text_string_to_metric_families(page)) == "DCGM_FI_DEV_GPU_UTIL"
             assert_bad_requests_are_answered_in_one_line(port)
             stub.divide(3, 1)
@@ -203,15 +223,20 @@ def test_who_asks_sees_what_each_gpu_does_and_for_which_job(tmp_path: Path, stub
 
 def test_where_there_is_no_library_the_same_figures_come_from_nvidia_smi(tmp_path: Path) -> None:
     row = f"0, {uuid(0)}, {MODEL}, 81559, 9000, 57, 55, 123.00, 00000000:10:00.0"
-    figures = f"0, {uuid(0)}, 9000, 57, 55, 123.00, 0, Disabled"
+    figures = f"0, {uuid(0)}, 9000, 57, 55, 123.00, 0, Disabled, 1980, 2619, 0x0000000000000004"
     (tmp_path / "bin").mkdir()
     fake = tmp_path / "bin" / "nvidia-smi"
     fake.write_text(
-        f'#!/bin/sh\ncase "$1" in *pci.bus_id*) echo "{row}";; *mig.mode.current) echo "{figures}";; '
-        f"--query-compute-apps*) cat {tmp_path}/processes;; esac\n"
+        f'#!/bin/sh\ncase "$1" in *pci.bus_id*) echo "{row}";; *event_reasons.active) echo "it is not a valid field";; '
+        f'*throttle_reasons.active) echo "{figures}";; --query-compute-apps*) cat {tmp_path}/processes;; '
+        f"--query-remapped-rows*) echo {uuid(0)}, 0, 2, 0, 0; test -e {tmp_path}/knows_rows || exit 2;; esac\n"
     )
     fake.chmod(0o755)
     (tmp_path / "processes").write_text(f"{uuid(0)}, 1, 9000\n")
+    (told,) = SmiSampler(str(fake))().samples
+    assert (told.sm_clock_mhz, told.clock_events, told.rows) == (1_980, 0x4, None)
+    (tmp_path / "knows_rows").touch()
+    assert SmiSampler(str(fake))().samples[0].rows == RemappedRows(uncorrectable=2)
     with ControlProcess(tmp_path / "control") as control:
         agent = AgentProcess(tmp_path / "n1", control, name="n1")
         agent.write(agent.settings.read_text().replace(f"script: {agent.folder / 'gpus.yaml'}", "detection: auto"))

@@ -90,11 +90,14 @@ def test_what_ails_a_node_keeps_work_from_that_part_alone_is_told_everywhere_and
             assert node(control)["drain"] == "new RAM", "what a person drained stays drained"
             control.ask("POST", "/api/v1/nodes/n1/resume", {})
             agent.kill()
-            script.write_text(f"{GPUS}faults: [{{kind: hot, gpu: 2, temperature_c: 87}}]\n")
+            script.write_text(
+                f"{GPUS}faults: [{{kind: hot, gpu: 2, temperature_c: 87}}, {{kind: throttled, gpu: 3}}]\n"
+            )
             agent.start()
             until_state(control, waits, "succeeded")
-            until(lambda: ailing(control) == {2: "suspect warm"}, "one was cool for long enough, another is near it")
-            cool = submit(control, "true", gpu_count=3)
+            ail = {2: "suspect warm", 3: "suspect throttled"}
+            until(lambda: ailing(control) == ail, "one was cool for long enough, another is near it, one is slow")
+            cool = submit(control, "true", gpu_count=2)
             until_state(control, cool, "succeeded")
             (task,) = job(control, cool)["attempts"][0]["tasks"]
-            assert [gpu["device_index"] for gpu in node(control)["gpus"] if gpu["uuid"] not in task["gpus"]] == [2]
+            assert [gpu["device_index"] for gpu in node(control)["gpus"] if gpu["uuid"] not in task["gpus"]] == [2, 3]

@@ -15,6 +15,7 @@ from stoker.adapters.gpu_probe.devices import DriverMissing
 from stoker.adapters.gpu_probe.nvidia_smi import SmiProbe
 from stoker.adapters.gpu_probe.nvml import READER, NvmlProbe
 from stoker.agent.settings import AgentSettings, GpuSettings
+from stoker.brain.domain.gpu import GpuLink
 from stoker.cli.doctor import node
 from stoker.cli.doctor.finding import Level
 from stoker.ports import ProbeResult
@@ -48,6 +49,18 @@ def test_four_gpus_are_found_in_pci_order(stub: NvmlStub) -> None:
     assert [gpu.uuid for gpu in result.gpus] == uuids([1, 2, 3, 0])
     assert {(gpu.model, gpu.memory_mb) for gpu in result.gpus} == {(MODEL, 81_559)}
     assert (result.faults, result.simulated, result.hidden) == ((), False, "")
+
+
+def test_gpus_that_nvlink_joins_straight_or_through_switches_are_told_with_their_lanes(stub: NvmlStub) -> None:
+    bus = "0:0000:{:02X}:00.0"
+    stub.tell(gpu_0_links=f"{bus.format(0x11)} - {bus.format(0x11)}", gpu_1_links=" ".join([bus.format(0x10)] * 2))
+    stub.tell(gpu_2_links="2:a 2:a 2:b", gpu_3_links="2:a 2:b !15")
+    result = NvmlProbe().probe()
+    assert result.links == (GpuLink(0, 1, 2), GpuLink(2, 3, 2))
+    stub.divide(2, 0)
+    assert NvmlProbe().probe().links == (GpuLink(0, 1, 2),), "an instance has no use of it"
+    stub.tell(gpu_1_links="!15")
+    assert len(NvmlProbe().probe().gpus) == 4, "one that is sick is a GPU as before"
 
 
 def test_what_nvitop_shows_is_what_is_found(stub: NvmlStub) -> None:

@@ -11,7 +11,7 @@ from stoker.adapters.gpu_probe.auto import AutoProbe
 from stoker.adapters.gpu_probe.devices import DriverMissing
 from stoker.adapters.gpu_probe.nvidia_smi import SmiProbe
 from stoker.adapters.gpu_probe.nvidia_smi_sampler import SmiSampler
-from stoker.adapters.gpu_probe.nvidia_smi_text import FIGURES
+from stoker.adapters.gpu_probe.nvidia_smi_text import FIGURES, ROW_FIELDS
 from stoker.ports import ProbeResult
 
 V100 = (
@@ -242,7 +242,7 @@ def asked_of(binary: Path) -> list[str]:
 
 def sampling(binary: Path, gpus: str, processes: str = "exit 6", *, is_old: bool = False) -> SmiSampler:
     refuses = (
-        f'case "$1" in *{FIGURES[-1]}*) echo "Field is not a valid field to query."; exit 2;; esac' if is_old else ""
+        'case "$1" in *_reasons.active*) echo "Field is not a valid field to query."; exit 2;; esac' if is_old else ""
     )
     write(
         binary,
@@ -252,14 +252,17 @@ def sampling(binary: Path, gpus: str, processes: str = "exit 6", *, is_old: bool
     return SmiSampler(str(binary), timeout_s=5)
 
 
-def test_figures_and_processes_come_from_two_calls(binary: Path) -> None:
+def test_figures_and_processes_come_from_two_calls_and_remapped_rows_from_a_third_now_and_then(binary: Path) -> None:
     rows = 'printf "0, GPU-a, 1000, 57, 55, 123.45, 4, Disabled\\n1, GPU-b, 3, 0, 30, 40, 0, Disabled\\n"'
     sampler = sampling(binary, rows, 'echo "GPU-a, 12, 100"')
     a, b = sampler().samples
     assert (a.utilization_percent, a.power_mw, b.memory_used_mb) == (57, 123_450, 3)
     assert ([each.pid for each in a.processes or ()], b.processes) == ([12], ())
     assert [sample.index for sample in sampler((1,)).samples] == [1]
-    assert asked_of(binary) == [f"--query-gpu={','.join(FIGURES)}", "--query-compute-apps=gpu_uuid,pid,used_memory"] * 2
+    figures, *rest = asked_of(binary)
+    processes = "--query-compute-apps=gpu_uuid,pid,used_memory"
+    assert rest == [f"--query-remapped-rows={','.join(ROW_FIELDS)}", processes, figures, processes]
+    assert figures == f"--query-gpu={','.join(FIGURES[0])}"
     sampling(binary, 'echo "0, [GPU is lost], 0, 0, 0, 0, 0, 0"')
     (lost,) = sampler().samples
     assert (lost.uuid, lost.fault) == ("GPU-a", "[GPU is lost]")
@@ -270,8 +273,8 @@ def test_an_old_driver_is_asked_for_less_and_one_that_lists_no_processes_tells_t
     for _ in range(2):
         (only,) = sampler().samples
         assert (only.memory_used_mb, only.ecc_errors, only.processes) == (1_000, None, None)
-    assert asked_of(binary)[0].endswith("mig.mode.current")
-    assert asked_of(binary)[1::2] == [f"--query-gpu={','.join(FIGURES[:6])}"] * 2
+    asked = [each.removeprefix("--query-gpu=") for each in asked_of(binary) if each.startswith("--query-gpu")]
+    assert asked == [",".join(each) for each in (*FIGURES, FIGURES[-1])]
 
 
 def test_figures_that_cannot_be_had_are_told_in_the_programs_words(binary: Path) -> None:

@@ -1,8 +1,9 @@
-"""Sessions of a real runner, over its own socket: who holds what for how long, and as whom (Z1 to Z6, X1 to X5)."""
+"""Sessions of a real runner, over its own socket: who holds what for how long, and as whom (Z1 to Z7, X1 to X5)."""
 
 import asyncio
 import os
 import pwd
+import socket
 import tempfile
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -11,6 +12,8 @@ import msgspec
 import pytest
 
 from stoker.agent.ports import StartTask
+from stoker.agent.runner.session.client import SessionClient as ClientEnd
+from stoker.agent.runner.session.exec_session import MAIN, NEVER, ExecSession
 from stoker.agent.runner.session.program import PACK_S
 from stoker.brain.domain.job import EndCause
 from tests.contracts.runner import Listener, agent_on, key
@@ -80,6 +83,39 @@ async def test_z3_a_terminal_that_nobody_comes_to_is_hung_up_unless_it_stays(
         return
     end = await agent.end(ONE)
     assert (end.cause, end.signal) == (EndCause.EXITED, 1)
+
+
+async def test_z7_a_task_ends_that_ignores_that_its_terminal_was_closed(tmp_path: Path) -> None:
+    line = "trap 'echo heard' HUP; trap 'exit 7' TERM; while :; do sleep 0.05; done"
+    async with node_in(tmp_path, session_gone_s=2.5 * GONE_S) as node, agent_on(node) as agent:
+        await agent.runner.answered(node.now())
+        await begun(agent, node.shell(ONE, line), tty=True, stays=False)
+        end = await agent.end(ONE)
+        assert (end.cause, end.exit_code, end.hung_up) == (EndCause.EXITED, 7, True)
+        assert b"heard" in (await agent.runner.read_log(ONE, 0, 100)).data
+
+
+async def test_z7_a_terminal_that_stays_is_hung_up_and_nothing_more(node: RealNode, agent: Listener) -> None:
+    line = "trap 'echo heard' HUP; echo begun; while :; do sleep 0.05; done"
+    await begun(agent, node.shell(ONE, line), tty=True, stays=True)
+    async with SessionClient(node, "main") as client:
+        await client.until(words=b"begun")
+        client.say("hangup")
+        await client.until(words=b"heard")
+    await asyncio.sleep(2 * GONE_S)
+    assert node.lives(ONE)
+
+
+@pytest.mark.parametrize("stays", [False, True])
+def test_z7_who_comes_in_time_saves_a_terminal_that_was_hung_up(*, stays: bool) -> None:
+    session = ExecSession(MAIN, "1.1.0", tty=True, now_s=0.0)
+    session.stays = stays
+    session.hang_up(60.0)
+    assert (session.ends_s < NEVER) is not stays
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        session.attach(ClientEnd(ours, 1.0), -1)
+    assert session.ends_s == NEVER
 
 
 async def test_x3_what_a_terminal_showed_is_there_for_who_comes_and_in_the_log(node: RealNode, agent: Listener) -> None:

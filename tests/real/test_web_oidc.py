@@ -13,6 +13,7 @@ from stoker.cli.wiring.token_store import FolderTokens
 from stoker.wire.client import Client
 from stoker.wire.rest.token import NewTokenBody
 from tests.real.control_process import free_port
+from tests.real.moved_clocks import MovedClocks
 from tests.real.pages import PATIENCE_MS, SHAPES, Visitor
 from tests.real.pair_process import Half, until
 
@@ -24,10 +25,16 @@ expect.set_options(timeout=PATIENCE_MS)
 
 
 @pytest.fixture(scope="module")
-def stoker(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Half]:
+def clocks(tmp_path_factory: pytest.TempPathFactory) -> MovedClocks:
+    return MovedClocks(tmp_path_factory.mktemp("clocks"))
+
+
+@pytest.fixture(scope="module")
+def stoker(browser: Browser, clocks: MovedClocks, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Half]:
     """A control plane whose people sign in at a provider beside it."""
     folder = tmp_path_factory.mktemp("oidc")
     half, port = Half(folder, "a"), free_port()
+    half.environ = clocks.environ
     provider = _provider(folder, port, f"{half.url}/login/oidc/back")
     secret = folder / "secret"
     secret.write_text("between-the-two\n")
@@ -188,3 +195,29 @@ def test_no_page_of_another_origin_rides_on_such_a_session(browser: Browser, sto
     said = foreign.evaluate(ask, f"{stoker.url}/api/v1/jobs")
     assert said in ("kept from it", 403), said
     visitor.complaints.clear()  # the browser tells what it kept the page from
+
+
+def test_a_session_ends_after_twelve_hours_with_a_way_back_to_what_was_looked_at(
+    stoker: Half, visitor: Visitor, clocks: MovedClocks
+) -> None:
+    page = sign_in(visitor, "ada", "/queue?state=failed&name=train-*")
+    page.wait_for_url("**/queue?state=failed**")
+    other = visitor.opened()
+    other.goto(f"{stoker.url}/submit")
+    other.fill("[name=command]", "typed before")
+    clocks.correct(12 * 3_600 + 60)
+    try:
+        for each in (page, other):
+            each.bring_to_front()
+            # A clock that jumps is followed by an hour every few seconds.
+            expect(each.locator("#stale")).to_contain_text("Your session is over", timeout=300_000)
+        page.bring_to_front()
+        page.click("#stale a")
+        page.click("#oidc")
+        page.wait_for_url("**/queue?state=failed&name=train-*")
+        expect(page.locator("[name=name]")).to_have_value("train-*")
+        other.bring_to_front()
+        expect(other.locator("#stale")).not_to_contain_text("Your session is over")
+        expect(other.locator("[name=command]")).to_have_value("typed before")
+    finally:
+        clocks.correct(0)

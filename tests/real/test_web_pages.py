@@ -27,6 +27,16 @@ EVERY = (
     *("/", "/queue", "/jobs/{job}", "/submit", "/nodes", "/nodes/node-1"),
     *("/tenants", "/timeline", "/activity", "/control"),
 )
+READS_FORWARD = """() => {
+  const id = document.querySelector("h1 > .faint").firstChild;
+  const left = (at) => {
+    const range = document.createRange();
+    range.setStart(id, at);
+    range.setEnd(id, at + 1);
+    return range.getBoundingClientRect().left;
+  };
+  return left(0) < left(1);
+}"""
 COLOURS = "printf '\\033[1;31mred\\033[0m plain\\n'; echo \"$1\"; sleep 600"
 
 expect.set_options(timeout=PATIENCE_MS)
@@ -113,6 +123,8 @@ def test_hostile_text_is_text_on_every_page_and_breaks_no_layout(
         assert page.evaluate("document.querySelectorAll('img[onerror], main script').length") == 0, path
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), f"{path} is wider than its window"
         shown += page.content().count("&lt;script&gt;")
+        if path == f"/jobs/{held}":
+            assert page.evaluate(READS_FORWARD), "what follows the name isn't turned round by it"
     assert shown > 10, "it was there to be seen"
     client.resume("node-2")
     client.cancel(held)
@@ -204,7 +216,7 @@ def test_the_form_submits_the_job_that_it_shows_as_command_line_and_body(visitor
     expect(page.locator("#become")).to_contain_text("it would start now on node-")
     page.fill("[name=time]", "5m")
     line = page.locator("#as-cli").inner_text()
-    assert line == """stoker submit --name formed --time 5m --tenant default -- 'echo it'"'"'s here'"""
+    assert line == """stoker submit --export NONE --name formed --tenant default --time 5m -- 'echo it'"'"'s here'"""
     body = page.locator("#as-rest").inner_text()
     assert '"time_limit":"5m"' in body
     page.click("#submit button.primary")

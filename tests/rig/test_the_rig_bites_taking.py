@@ -165,7 +165,7 @@ MUTANTS: Final[tuple[tuple[Plant, str, int], ...]] = (
     (who_gives_way_has_failed, "O27 ", 0),
     (giving_way_costs_a_requeue, "O27 ", 0),
     (giving_way_is_not_counted, "O26 |O27 ", 0),
-    (a_warning_takes_as_long_as_its_job_likes, "O29 ", 4),
+    (a_warning_takes_as_long_as_its_job_likes, "O29 ", 17),
     (anybody_may_be_stopped_for_anybody, "O25 ", 0),
     (guarantees_protect_nobody, "O25 .*left with", 0),
     (a_reclaim_takes_from_anybody, "O25 .*takes back from itself", 0),

@@ -88,11 +88,31 @@ def test_counting_models_have_no_nodes_that_could_fail() -> None:
     assert "--nodes" in caught.value.refusal.hint
 
 
-def test_a_job_that_the_cluster_cannot_hold_is_told_with_its_line() -> None:
+@pytest.mark.parametrize(
+    ("wants", "field", "words"),
+    [
+        (
+            {"cpus": 1_000},
+            "cpus",
+            "1 task of 1000 CPUs never fit on 2 nodes with 8 GPUs, 32 CPUs and 262144 MiB memory",
+        ),
+        ({"memory_mb": 2**30}, "memory_mb", "1 task of 1073741824 MiB memory never fit"),
+        ({"gpus": 4, "tasks": 4, "cpus": 20}, "cpus", "4 tasks of 20 CPUs never fit"),
+        ({"gpus": 5, "tasks": 3}, "gpus", "3 tasks of 5 GPUs never fit"),
+        ({"gpus": 16, "knows_tasks": True}, "gpus", "1 task of 16 GPUs never fit"),
+    ],
+)
+def test_a_job_that_the_cluster_cannot_hold_is_told_with_its_line_and_field_before_any_runs(
+    wants: dict[str, int], field: str, words: str
+) -> None:
     """C1."""
-    trace = Trace(path="big", jobs=(replace(LONG.jobs[0], cpus=1_000),))
+    fits, other = LONG.jobs[:2]
+    ended: list[int] = []
+    trace = Trace(path="big", jobs=(replace(fits, gpus=1, tasks=1), replace(other, **{"gpus": 1, "tasks": 1, **wants})))
     with pytest.raises(StokerError) as caught:
-        run(trace, NodeSet(2, 8))
-    assert caught.value.refusal.code == "bad_trace"
-    assert caught.value.refusal.facts["line"] == LONG.jobs[0].line
-    assert caught.value.refusal.hint
+        run_on_nodes(trace, NodeSet(2, 8), ClusterSettings(), ended.append)
+    refusal = caught.value.refusal
+    assert (refusal.code, refusal.facts["line"], refusal.facts["field"]) == ("bad_trace", other.line, field)
+    assert words in refusal.message
+    assert refusal.hint
+    assert not ended

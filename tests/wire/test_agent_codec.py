@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stoker.brain.domain.container import BindMount, ContainerOptions, Network
-from stoker.brain.domain.gpu import Gpu
+from stoker.brain.domain.gpu import Gpu, GpuLink
 from stoker.brain.domain.gpu_telemetry import FigureWatch, GpuReading
 from stoker.brain.domain.health import GpuCondition, HealthKind, HealthState
 from stoker.brain.domain.ids import Epoch, GpuUuid, JobId, NodeName
@@ -55,6 +55,8 @@ gpus = st.builds(
     simulated=st.booleans(),
     parent=text.map(GpuUuid),
     suspect=st.booleans(),
+    numa_node=st.integers(-1, 8),
+    bus=st.text(max_size=12),
 )
 conditions = st.builds(
     GpuCondition,
@@ -85,6 +87,9 @@ inventories = st.builds(
     limits=text,
     gpu_fault=text,
     withheld=st.lists(gpus, max_size=3).map(tuple),
+    links=st.lists(st.builds(GpuLink, st.integers(0, 9), st.integers(10, 20), st.integers(1, 36)), max_size=3).map(
+        tuple
+    ),
     conditions=st.lists(conditions, max_size=3).map(tuple),
     reads_latin_1=st.booleans(),
     keeps_scripts=st.booleans(),
@@ -105,6 +110,9 @@ readings = st.builds(
     memory_used_mb=st.none() | big,
     temperature_c=st.none() | count,
     power_mw=st.none() | big,
+    sm_clock_mhz=st.none() | count,
+    memory_clock_mhz=st.none() | count,
+    clock_events=big,
     quiet_ms=big,
 )
 statuses = st.builds(TaskStatus, key=keys, phase=phases, gpus=uuids, gpu_share=shares, started_at=instant)
@@ -355,14 +363,15 @@ def test_an_error_with_undecodable_bytes_still_reaches_people() -> None:
 def test_every_field_of_every_noun_is_on_the_wire() -> None:
     """A field added to a noun and forgotten here would be dropped in silence: the strategies name them all."""
     drawn: dict[type[msgspec.Struct], int] = {
-        Inventory: 26,
+        Inventory: 27,
         GpuCondition: 6,
-        Gpu: 7,
+        Gpu: 9,
+        GpuLink: 3,
         TaskStatus: 5,
         TaskInventory: 3,
         Started: 3,
         Beat: 7,
-        GpuReading: 6,
+        GpuReading: 9,
         Start: 25,
         Stop: 5,
         StopNotice: 4,

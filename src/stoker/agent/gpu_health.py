@@ -7,6 +7,10 @@ Rules: Q1  a GPU is lost once two looks in a row can't open it, or don't list it
            `xids_drain` names. Other XIDs make it suspect, but for those that a program of a job causes (`XIDS_OF_JOBS`)
        Q3  it is hot from `hot_c` on, and cool again below `hot_c` - `COOLER_C`; from `hot_c` - `HEADROOM_C` on it is
            warm, which makes it suspect, until it is as cool as that
+       Q10 a GPU on which a row of memory couldn't be replaced gets no work: it is to be tested and replaced. What runs
+           there goes on, until an error hits it (Q2). One that waits for a reset to replace a row is suspect
+       Q11 one whose clocks its driver holds down for `THROTTLED_LOOKS` looks in a row is suspect, until `CLEAN_LOOKS`
+           in a row find it at its own speed. A power limit is no such reason: it is how large GPUs run
        Q4  a GPU that no task has is dirty while a process is on it, or more than `leftover_mb` of its memory is in use
        Q5  a dirty GPU is offered again as soon as it is clean; any other once `CLEAN_LOOKS` looks in a row found
            nothing wrong, after an error that drains it not before `error_clean_s`, which doubles with each error within
@@ -17,7 +21,8 @@ Rules: Q1  a GPU is lost once two looks in a row can't open it, or don't list it
        Q9  MIG instances are GPUs here: what a look says is wrong with their GPU, it says of each of them. One that
            isn't listed any more while its GPU is there was taken away by who divides that: it is lost as long as a task
            has it or the node still offers it, and forgotten then. So is a whole GPU once MIG is on
-Source: NVIDIA, "XID Errors", for which of them an application causes.
+Source: NVIDIA, "XID Errors", for which of them an application causes; "GPU Memory Error Management", "Row Remapping"
+        and "RMA Policy", for what a failure and a pending row mean.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -26,7 +31,7 @@ from typing import Any, Final
 import msgspec
 
 from stoker.brain.domain.gpu import index_text
-from stoker.brain.domain.gpu_telemetry import GpuLook, GpuProcess, GpuSample
+from stoker.brain.domain.gpu_telemetry import GpuLook, GpuProcess, GpuSample, throttled_by
 from stoker.brain.domain.health import REASON_MAX, XIDS_DRAIN, GpuCondition, HealthKind, HealthState
 from stoker.brain.domain.ids import GpuUuid
 from stoker.brain.domain.units import Instant
@@ -34,11 +39,15 @@ from stoker.brain.domain.units import Instant
 XIDS_OF_JOBS: Final = (13, 31, 43, 45, 68)
 LOOKS_MAX: Final = 2
 CLEAN_LOOKS: Final = 3
+THROTTLED_LOOKS: Final = 3
 COOLER_C: Final = 10
 HEADROOM_C: Final = 5
 ERROR_CLEAN_MAX_S: Final = 86_400.0
 _INSTANCE: Final = "MIG-"
 NOT_LISTED: Final = "it isn't listed any more"
+_SOFT: Final = (HealthKind.WARM, HealthKind.THROTTLED, HealthKind.ROWS)
+"""Kinds that make a GPU suspect for as long as they are seen. Rows that can't be replaced drain it."""
+_SLOW: Final = {"hot": "it is too hot", "power_brake": "its power is braked from outside", "slowed": "by its hardware"}
 _DIRT: Final = (HealthKind.PROCESS, HealthKind.MEMORY, HealthKind.UNANSWERED)
 
 Found = tuple[HealthKind, str]
@@ -82,9 +91,17 @@ class GpuHealth:
     """Health of all GPUs of a node."""
 
     def __init__(
-        self, rules: HealthRules, memory: HealthMemory | None = None, name_of: Callable[[int], str] = lambda pid: ""
+        self,
+        rules: HealthRules,
+        memory: HealthMemory | None = None,
+        name_of: Callable[[int], str] = lambda pid: "",
+        container_of: Callable[[int], str] = lambda pid: "",
     ) -> None:
-        """`name_of`: the name of the process of a pid, empty = there is none that can be seen."""
+        """`name_of`: the name of the process of a pid, empty = there is none that can be seen.
+
+        `container_of`: the id of the container that it is in; empty = none.
+        """
+        self._container_of = container_of
         self._rules = rules
         self._name_of = name_of
         self.memory = memory or HealthMemory()
@@ -96,6 +113,8 @@ class GpuHealth:
         # Looks in a row that found nothing wrong, while it has a condition.
         self._seen: dict[GpuUuid, GpuSample] = {}
         # Newest samples of GPUs that a look of this agent has found.
+        self._throttled: dict[GpuUuid, int] = {}
+        # Looks in a row that found its clocks held down.
 
     @property
     def conditions(self) -> tuple[GpuCondition, ...]:
@@ -135,7 +154,7 @@ class GpuHealth:
 
     def _forget(self, uuid: GpuUuid) -> None:
         kept = self.memory
-        tables: tuple[dict[GpuUuid, Any], ...] = (self._seen, self._missed, self._clean)
+        tables: tuple[dict[GpuUuid, Any], ...] = (self._seen, self._missed, self._clean, self._throttled)
         for table in (*tables, kept.conditions, kept.errors, kept.ecc):
             table.pop(uuid, None)
 
@@ -185,33 +204,43 @@ class GpuHealth:
             if self._missed[uuid] < LOOKS_MAX and uuid not in self.memory.conditions:
                 return  # Q1
         fresh = self._new_error(sample, mono_s)
+        self._throttled[uuid] = self._throttled.get(uuid, 0) + 1 if throttled_by(sample.clock_events or 0) else 0
         found = fresh if fresh is not None and not sample.fault else self._cause(sample, is_held=is_held)
-        is_warm = found is not None and found[0] is HealthKind.WARM
-        if found is None or (is_warm and self._kind(uuid) not in (None, HealthKind.WARM)):
-            self._recover(sample, now, mono_s)  # warmth alone keeps nothing back that is well again
+        is_soft = found is not None and found[0] in _SOFT and not _has_failed_rows(sample)
+        known = self.memory.conditions.get(uuid)
+        is_free = known is None or (known.state is HealthState.SUSPECT and known.kind in _SOFT)
+        if found is None or (is_soft and not is_free):
+            self._recover(sample, now, mono_s)  # what is soft keeps nothing back that is well again
             return
         self._clean[uuid] = 0
-        if not is_warm and (found is not fresh or self._drains(sample, found)):
+        if not is_soft and (found is not fresh or self._drains(sample, found)):
             self._put(sample, HealthState.DRAINED, found, now)
-        elif self._kind(uuid) in (None, HealthKind.WARM):
+        elif is_free:
             self._put(sample, HealthState.SUSPECT, found, now)
 
     def _cause(self, sample: GpuSample, *, is_held: bool) -> Found | None:
         """What is wrong with it now, the gravest first."""
         if sample.fault:
             return HealthKind.LOST, sample.fault
+        if _has_failed_rows(sample):
+            return (
+                HealthKind.ROWS,
+                "a failing row of its memory can't be replaced: test it, it may have to be exchanged",
+            )
         hot_c, kind = self._rules.hot_c, self._kind(sample.uuid)
         celsius = sample.temperature_c if hot_c else None
         if celsius is not None and celsius >= (hot_c - COOLER_C if kind is HealthKind.HOT else hot_c):
             return HealthKind.HOT, f"it has {celsius} C; {hot_c} are too hot"
-        dirt = None if is_held else self.dirt_of(sample)
-        if (
-            dirt is None
-            and celsius is not None
-            and celsius >= hot_c - (COOLER_C if kind is HealthKind.WARM else HEADROOM_C)
-        ):
+        if not is_held and (dirt := self.dirt_of(sample)):
+            return dirt
+        if sample.rows is not None and sample.rows.pending:
+            return HealthKind.ROWS, "a failing row of its memory is replaced once the GPU is reset"
+        if self._throttled.get(sample.uuid, 0) >= THROTTLED_LOOKS:
+            causes = (_SLOW[word] for word in throttled_by(sample.clock_events or 0))
+            return HealthKind.THROTTLED, f"its driver holds its clocks down: {' and '.join(causes)}"
+        if celsius is not None and celsius >= hot_c - (COOLER_C if kind is HealthKind.WARM else HEADROOM_C):
             return HealthKind.WARM, f"it is near {hot_c} C, from which on it is too hot for new work"
-        return dirt
+        return None
 
     def _new_error(self, sample: GpuSample, mono_s: float) -> Found | None:
         """An error that no look before this has told (Q2)."""
@@ -279,14 +308,19 @@ class GpuHealth:
     def _process_text(self, processes: Collection[GpuProcess]) -> str:
         shown = []
         for process in list(processes)[:3]:
-            name = self._name_of(process.pid)
+            name, container = self._name_of(process.pid), self._container_of(process.pid)
             memory = "" if process.memory_mb is None else f" with {process.memory_mb} MiB"
-            shown.append(f"process {process.pid} ({name or 'not to be seen from here'}){memory}")
+            within = f" in container {container}" if container else ""
+            shown.append(f"process {process.pid} ({name or 'not to be seen from here'}){within}{memory}")
         return (
             f"{', '.join(shown)} is on it, and no task of this node"
             if len(shown) == 1
             else (f"{', '.join(shown)} are on it, and no tasks of this node")
         )
+
+
+def _has_failed_rows(sample: GpuSample) -> bool:
+    return sample.rows is not None and sample.rows.failed and not sample.fault
 
 
 def carried_over(kept: HealthMemory, mono_s: float) -> HealthMemory:

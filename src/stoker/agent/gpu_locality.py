@@ -24,9 +24,11 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
+from msgspec.structs import replace
+
 from stoker.agent.gpu_ports import Placement
 from stoker.brain.domain.ids import GpuUuid
-from stoker.ports import ProbedGpu
+from stoker.ports import ProbedGpu, ProbeResult
 
 _ROOT: Final = Path("/")
 _DEVICE_NAME: Final = re.compile(r"nvidia[0-9]{1,3}")
@@ -70,6 +72,11 @@ class MachineLocality:
                 self._cpus[node] = self._cpus_beside(node)
         known = [device for devices in self._devices.values() for device in devices]
         self._every = tuple(sorted({*known, *self._nodes_there(), *self._capabilities()}))[:DEVICES_MAX]
+
+    def located(self, found: ProbeResult) -> ProbeResult:
+        """Return what a probe found with the NUMA nodes that the kernel tells."""
+        gpus = tuple(replace(gpu, numa_node=self._numa_nodes.get(gpu.uuid, gpu.numa_node)) for gpu in found.gpus)
+        return replace(found, gpus=gpus)
 
     def placement(self, gpus: Sequence[GpuUuid], cpus: int) -> Placement:
         return Placement(

@@ -282,6 +282,9 @@ class GpuMonitor:
             memory_used_mb=sample.memory_used_mb,
             temperature_c=sample.temperature_c,
             power_mw=sample.power_mw,
+            sm_clock_mhz=sample.sm_clock_mhz,
+            memory_clock_mhz=sample.memory_clock_mhz,
+            clock_events=sample.clock_events or 0,
             quiet_ms=round(self._quiet_s(sample, tuple(holders.get(sample.uuid, ())), now) * SECOND_MS),
         )
 

@@ -23,6 +23,7 @@ Source: `cpu.max` and `memory.max` as in the kernel's Documentation/admin-guide/
 import ctypes
 import os
 import pwd
+import re
 import resource
 import signal
 import socket
@@ -62,6 +63,8 @@ _NAMED_MAX: Final = 3
 _UUIDS: Final = ("GPU-", "MIG-")
 """Beginnings of UUIDs."""
 _TAKEN_OUT: Final = f"if taken out for good, remove `{KNOWN_NAME}` in its agent's data folder and restart the agent"
+_CONTAINER_ID: Final = re.compile(r"[/-]([0-9a-f]{12})[0-9a-f]{52}(?:\.scope)?(?=[/\n])")
+_CGROUP_MAX: Final = 65_536
 _PATH: Final = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -233,6 +236,8 @@ def describe(
             simulated=found.simulated,
             parent=gpu.parent,
             suspect=gpu.uuid in suspects,
+            numa_node=gpu.numa_node,
+            bus=gpu.bus,
         )
         for gpu in probed.gpus
     }
@@ -247,6 +252,7 @@ def describe(
         address=node.address or local_address((settings.control.addresses or (ADDRESS,))[0]),
         gpus=tuple(gpu for uuid, gpu in gpus.items() if uuid in here),
         withheld=tuple(gpu for uuid, gpu in gpus.items() if uuid not in here),
+        links=probed.links,
         cpus=offered,
         limits="; ".join(filter(None, (fewer, found.hidden))),
         memory_mb=memory_mb,
@@ -460,3 +466,16 @@ def _first_line(path: Path) -> str:
         return path.read_text().strip()
     except OSError:
         return ""
+
+
+def container_of(pid: int) -> str:
+    """Return the beginning of the id of the container that a process is in, as engines show it; empty = it is in none.
+
+    Docker, Podman and Kubernetes' engines name a cgroup after it. Of a container in a container it is the inner one.
+    """
+    try:
+        with Path(f"/proc/{pid}/cgroup").open(encoding="ascii", errors="replace") as file:
+            found = _CONTAINER_ID.findall(file.read(_CGROUP_MAX))
+    except OSError:
+        return ""
+    return str(found[-1]) if found else ""

@@ -45,6 +45,7 @@ from stoker.agent.machine import (
     boot_id,
     check_limits,
     check_site_programs,
+    container_of,
     default_limits,
     describe,
     die_with_parent,
@@ -241,7 +242,7 @@ async def _serve(
 
     def registration() -> Registration:
         conditions = monitor.health.conditions if monitor else ()
-        seen = describe(settings, name, uid, watch.offered, __version__, conditions)
+        seen = describe(settings, name, uid, locality.located(watch.offered), __version__, conditions)
         if containers is None:
             return seen
         return replace(seen, inventory=without_containers(seen.inventory, containers.fault))
@@ -439,6 +440,7 @@ def _monitor(
         ),
         file.read(clock.mono()),
         process_name,
+        container_of,
     )
     monitor = GpuMonitor(sample, clock, telemetry, health, period_s=gpu.telemetry_s, seldom_s=gpu.probe_again_s)
     # A job of a second would wait for a thread, and find what the script says anyway.

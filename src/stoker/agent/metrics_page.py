@@ -31,6 +31,7 @@ class _Figure(NamedTuple):
     name: str
     help: str
     value: Callable[[GpuSample, ProbedGpu | None], object]
+    kind: str = "gauge"
 
 
 def _free_mb(sample: GpuSample, gpu: ProbedGpu | None) -> int | None:
@@ -39,6 +40,10 @@ def _free_mb(sample: GpuSample, gpu: ProbedGpu | None) -> int | None:
 
 def _watts(sample: GpuSample, gpu: ProbedGpu | None) -> str | None:
     return None if sample.power_mw is None else f"{sample.power_mw / 1_000:.3f}"
+
+
+def _of_rows(name: str) -> Callable[[GpuSample, ProbedGpu | None], object]:
+    return lambda sample, _: None if sample.rows is None else int(getattr(sample.rows, name))
 
 
 _COLUMNS: Final = (
@@ -52,6 +57,33 @@ _COLUMNS: Final = (
         "Uncorrected ECC errors since the driver was loaded.",
         lambda sample, _: sample.ecc_errors,
     ),
+    _Figure("DCGM_FI_DEV_SM_CLOCK", "SM clock frequency (in MHz).", lambda sample, _: sample.sm_clock_mhz),
+    _Figure("DCGM_FI_DEV_MEM_CLOCK", "Memory clock frequency (in MHz).", lambda sample, _: sample.memory_clock_mhz),
+    _Figure(
+        "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION",
+        "Energy used since the driver was loaded (in mJ).",
+        lambda sample, _: sample.energy_mj,
+        "counter",
+    ),
+    _Figure(
+        "DCGM_FI_DEV_CLOCKS_EVENT_REASONS",
+        "What bounds the clocks, as bits: 0x08 hardware, 0x20 and 0x40 heat, 0x80 power brake, 0x04 power limit.",
+        lambda sample, _: sample.clock_events,
+    ),
+    _Figure(
+        "DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS",
+        "Rows of memory replaced for correctable errors.",
+        _of_rows("correctable"),
+        "counter",
+    ),
+    _Figure(
+        "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS",
+        "Rows of memory replaced for uncorrectable errors.",
+        _of_rows("uncorrectable"),
+        "counter",
+    ),
+    _Figure("DCGM_FI_DEV_ROW_REMAP_PENDING", "Whether a reset would replace a row (0 or 1).", _of_rows("pending")),
+    _Figure("DCGM_FI_DEV_ROW_REMAP_FAILURE", "Whether a row can't be replaced (0 or 1).", _of_rows("failed")),
 )
 
 
@@ -66,7 +98,7 @@ def page(source: MetricsSource) -> str:
     for column in _COLUMNS if age_s <= source.stale_s else ():  # M1
         told = [(sample, column.value(sample, known.get(sample.uuid))) for sample in figures.samples if sample.uuid]
         if any(value is not None for _, value in told):
-            lines += [f"# HELP {column.name} {column.help}", f"# TYPE {column.name} gauge"]
+            lines += [f"# HELP {column.name} {column.help}", f"# TYPE {column.name} {column.kind}"]
             lines += [
                 f"{column.name}{{{_labels(source.node, sample, known.get(sample.uuid), figures)}}} {value}"
                 for sample, value in told

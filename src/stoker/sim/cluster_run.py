@@ -37,7 +37,7 @@ from stoker.brain.domain.node import CPUS_PER_GPU, MEMORY_MB_PER_GPU, Inventory
 from stoker.brain.domain.policy import Policy, surely_over_ms
 from stoker.brain.domain.quota import Pools
 from stoker.brain.domain.tenant import Tenant
-from stoker.brain.domain.units import DAY_MS, HOUR_MS, SECOND_MS, Instant
+from stoker.brain.domain.units import DAY_MS, HOUR_MS, SECOND_MS, Instant, counted
 from stoker.brain.state import commands
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.events.job import JobFinished
@@ -102,15 +102,26 @@ def run_on_nodes(trace: Trace, nodes: NodeSet, settings: ClusterSettings, progre
     return _ClusterRun(trace, specs, nodes, settings).run(progress)
 
 
+_BESIDE_GPUS: Final = {"cpus": "CPUs", "memory_mb": "MiB memory"}
+
+
 def _spec(trace: Trace, job: TraceJob, nodes: NodeSet) -> JobSpec:
     tasks, gpus = job.tasks, job.gpus
-    if tasks == 1 and gpus > nodes.gpus_per_node:
+    if tasks == 1 and gpus > nodes.gpus_per_node and not job.knows_tasks:
         tasks = next(each for each in range(2, gpus + 1) if gpus % each == 0 and gpus // each <= nodes.gpus_per_node)
         gpus //= tasks
-    per_node = nodes.gpus_per_node // gpus
-    if tasks > per_node * nodes.nodes:
-        message = f"{tasks} x {gpus} GPUs never fit on {nodes.nodes} nodes with {nodes.gpus_per_node} GPUs each"
-        raise trace.fault(job, "gpus", message, "name more or larger nodes with --nodes")
+    cpus, memory_mb = nodes.gpus_per_node * CPUS_PER_GPU, nodes.gpus_per_node * MEMORY_MB_PER_GPU
+    # Told before the run: its last job may be years and minutes away.
+    fitting = {"gpus": nodes.gpus_per_node // gpus}
+    fitting |= {"cpus": cpus // job.cpus} if job.cpus else {}
+    fitting |= {"memory_mb": memory_mb // job.memory_mb} if job.memory_mb else {}
+    field = min(fitting, key=lambda each: fitting[each])
+    if tasks > fitting[field] * nodes.nodes:
+        asked = counted(gpus, "GPU") if field == "gpus" else f"{getattr(job, field)} {_BESIDE_GPUS[field]}"
+        on = counted(nodes.nodes, "node")
+        has = f"{counted(nodes.gpus_per_node, 'GPU')}, {cpus} CPUs and {memory_mb} MiB memory"
+        message = f"job {job.id}: {counted(tasks, 'task')} of {asked} never fit on {on} with {has} each"
+        raise trace.fault(job, field, message, "name more or larger nodes with --nodes")
     return JobSpec(
         name=job.id,
         demand=Demand(gpu_count=gpus, tasks=tasks, cpus=job.cpus, memory_mb=job.memory_mb),

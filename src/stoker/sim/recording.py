@@ -131,6 +131,7 @@ def as_trace(recording: Recording) -> Trace:
             duration_ms=each.runs[-1].duration_ms if each.runs[-1] else 0,
             gpus=each.job.spec.demand.gpu_count,
             tasks=each.job.spec.demand.tasks,
+            knows_tasks=True,
             cpus=each.job.spec.demand.cpus,
             memory_mb=each.job.spec.demand.memory_mb,
             priority=each.job.spec.priority,

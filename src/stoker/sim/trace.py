@@ -43,6 +43,8 @@ class TraceJob(msgspec.Struct, frozen=True, kw_only=True):
     gpus: int
     """Of each task."""
     tasks: int = 1
+    knows_tasks: bool = False
+    """Its tasks are as they were submitted; else it may be divided where no node holds it whole."""
     cpus: int = 1
     """Of each task."""
     memory_mb: int = 0
@@ -206,6 +208,7 @@ def _neutral(record: Record) -> TraceJob:
         duration_ms=record.ms("duration_s", SECOND_MS),
         gpus=record.count("gpus", 1),
         tasks=record.count("tasks", 1, default=1),
+        knows_tasks=bool(record.text("tasks")),
         cpus=record.count("cpus", 1, default=1),
         memory_mb=record.count("memory_mb", default=0),
         priority=record.count("priority", -COUNT_MAX) if record.text("priority") else None,

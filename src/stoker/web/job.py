@@ -10,9 +10,12 @@ import msgspec
 from starlette.requests import Request
 from starlette.routing import Route
 
+from stoker.api.http.responses import caller_of
+from stoker.brain.domain.access import Role
 from stoker.brain.domain.errors import StokerError, refusal_error
+from stoker.brain.domain.job import TextEncoding, Visible
 from stoker.brain.domain.lifecycle import FINAL, JobState
-from stoker.web.formatting import command_line, ms_between, percent
+from stoker.web.formatting import command_line, ms_between, owner, percent
 from stoker.web.site import FIGURES_STILL_S, Context, Site
 from stoker.wire import endpoints
 from stoker.wire.rest.audit import JobEventsView
@@ -22,13 +25,15 @@ _WAITING: Final = (JobState.PENDING, JobState.HELD)
 RANKS_MAX: Final = 64
 """Shown of each attempt; the rest is counted."""
 MEMBERS_MAX: Final = 200
+SCRIPT_SHOWN: Final = 20_000
+"""Characters."""
 
 
 def routes(site: Site) -> list[Route]:
     """Return the routes of the page of a job."""
 
     async def show(request: Request) -> Context:
-        job_id = request.path_params["job_id"]
+        job_id, caller = request.path_params["job_id"], caller_of(request)
         job = await site.ask(request, endpoints.JOB, job_id=job_id)
         if isinstance(job, JobsView):  # several members were named
             return {"job": None, "jobs": job}
@@ -41,8 +46,10 @@ def routes(site: Site) -> list[Route]:
             "final": job.state in FINAL,
             "bars": attempt_bars(job, site.now),
             "command": command_line(job.command),
+            "script": await _script(site, request, job),
             "members": members,
-            "again": again_body(job),
+            "again": again_body(job, names_users=caller.role is Role.ADMIN),
+            "may_enter": caller.role in (Role.ADMIN, Role.LEAD) or caller.account == owner(job),
             "changeable": changeable(job),
             "waits": job.state in _WAITING,
             "story": await _story(site, request, job),
@@ -67,6 +74,17 @@ def routes(site: Site) -> list[Route]:
         site.page("/jobs/{job_id}/gpus", "job_gpus.html", "queue", gpus, still_s=FIGURES_STILL_S),
         site.page("/jobs/{job_id}/why", "why.html", "queue", why),
     ]
+
+
+async def _script(site: Site, request: Request, job: JobView) -> str:
+    """Return the script of a job, as much as is shown; empty where it has none or its reader may not see it."""
+    if not job.script_bytes:
+        return ""
+    try:
+        script = (await site.ask(request, endpoints.SCRIPT, job_id=job.id)).script
+    except StokerError:
+        return ""
+    return script if len(script) <= SCRIPT_SHOWN else f"{script[:SCRIPT_SHOWN]}\n[...]"
 
 
 async def _story(site: Site, request: Request, job: JobView) -> JobEventsView | None:
@@ -104,14 +122,18 @@ def _bar(kind: str, begin: str, whole: float, start: str, end: str) -> dict[str,
     return {"attempt": None, "kind": kind, "x": percent(at, whole), "width": width, "ms": until - at}
 
 
-def again_body(job: JobView) -> str:
-    """Return the body that submits the same job again, as JSON, for the form; without what its reader may not see."""
+def again_body(job: JobView, *, names_users: bool = False) -> str:
+    """Return the body that submits the same job again, as JSON, for the form; without what its reader may not see.
+
+    Its script isn't in it, nor what it waited for. With `names_users` it names the account that the job ran as.
+    """
     if job.reduced or job.outline:
         return ""
     body = {
         "name": job.name,
         "tenant": job.tenant,
-        "gpu_count": job.gpu_count,
+        "user": job.user if names_users else "",
+        "gpu_count": job.gpu_count if job.gpu_share == 1 else 0,
         "gpu_share": job.gpu_share if job.gpu_share < 1 else None,
         "gpu_model": job.gpu_model,
         "gpu_memory_mb": job.gpu_memory_mb,
@@ -121,7 +143,7 @@ def again_body(job: JobView) -> str:
         "command": job.command,
         "image": job.image,
         "workdir": job.workdir,
-        "time_limit": _time_limit(job),
+        "time_limit": _span_option(job.time_limit_ms),
         "class": job.job_class,
         "priority": job.priority,
         "retries": job.retries,
@@ -139,12 +161,25 @@ def again_body(job: JobView) -> str:
         "shm_mb": job.shm_mb,
         "network": job.network,
         "preemptible": job.preemptible,
+        "checkpoint": _span_option(job.checkpoint_ms),
         "signal": job.signal,
         "tty": job.tty,
+        "detached": job.detached,
         "output": job.output,
         "error": job.error,
+        "notify": job.notify,
+        "notify_to": job.notify_to,
+        "visible": job.visible if job.visible is not Visible.UUID else None,
+        "encoding": job.encoding if job.encoding is not TextEncoding.UTF_8 else None,
     }
-    return msgspec.json.encode({name: value for name, value in body.items() if value}).decode()
+    kept = {name: value for name, value in body.items() if value}
+    if not job.requeue:
+        kept["requeue"] = False
+    if job.entrypoint is not None:
+        kept["entrypoint"] = job.entrypoint
+    if job.lost_after_ms is not None:
+        kept["lost_after"] = _span_option(job.lost_after_ms) or "never"
+    return msgspec.json.encode(kept).decode()
 
 
 def changeable(job: JobView) -> str:
@@ -152,7 +187,7 @@ def changeable(job: JobView) -> str:
     body: dict[str, object] = {
         "name": job.name,
         "priority": job.priority,
-        "time_limit": _time_limit(job),
+        "time_limit": _span_option(job.time_limit_ms),
         "comment": job.comment,
     }
     if job.state in _WAITING:
@@ -168,8 +203,9 @@ def changeable(job: JobView) -> str:
     return msgspec.json.encode({name: "" if value is None else str(value) for name, value in body.items()}).decode()
 
 
-def _time_limit(job: JobView) -> str | None:
-    if not job.time_limit_ms:
+def _span_option(ms: int) -> str | None:
+    """Return a span of time as options of a submit have it; None for none."""
+    if not ms:
         return None
-    minutes, rest_ms = divmod(job.time_limit_ms, 60_000)
-    return f"{job.time_limit_ms // 1_000}s" if rest_ms else f"{minutes}m"
+    minutes, rest_ms = divmod(ms, 60_000)
+    return f"{ms // 1_000}s" if rest_ms else f"{minutes}m"

@@ -42,6 +42,8 @@ class PageTick(msgspec.Struct, frozen=True, kw_only=True):
     now: str
     """The control plane's clock, by which a page tells ages however wrong the browser's is."""
     version: str = PRODUCT
+    cluster: str
+    """Id of the cluster, by which a page knows that another one answers at its address."""
     ended: bool = False
     """The reader's session is over."""
 
@@ -109,7 +111,8 @@ class Ticks:
             closed.cancel()
 
     def _message(self, topics: list[str], *, ended: bool = False) -> bytes:
-        tick = PageTick(topics=topics, now=iso(self._control.committer.now()), ended=ended)
+        committer = self._control.committer
+        tick = PageTick(topics=topics, now=iso(committer.now()), cluster=str(committer.state.cluster_id), ended=ended)
         return b"data: %b\n\n" % _encode(tick)
 
 

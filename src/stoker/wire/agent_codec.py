@@ -13,7 +13,7 @@ from typing import Any, TypeVar, assert_never
 import msgspec
 
 from stoker.brain.domain.container import BindMount, ContainerOptions, Network
-from stoker.brain.domain.gpu import WHOLE_GPU, Gpu
+from stoker.brain.domain.gpu import WHOLE_GPU, Gpu, GpuLink
 from stoker.brain.domain.gpu_telemetry import READING_FIELDS, FigureWatch, GpuReading
 from stoker.brain.domain.health import GpuCondition, HealthKind, HealthState
 from stoker.brain.domain.ids import Epoch, GpuUuid, JobId, NodeName
@@ -49,6 +49,10 @@ READINGS_MAX = 1_024
 """GPUs of a node of which figures are taken; the rest are passed over."""
 PREPARING_MAX = 1_000
 """Tasks of one beat that wait for something; of more only so many are told."""
+LINKS_MAX = 4_096
+"""Pairs of GPUs of a node; the rest are passed over."""
+BUS_MAX = 40
+"""Letters of a PCI address."""
 FAULT_MAX = 400
 """Characters of a node's fault that are kept."""
 
@@ -71,6 +75,7 @@ def decode_registration(wire: pb.RegisterRequest) -> Registration:
         "cpus",
         "memory_mb",
         gpus=tuple(_decode_gpu(gpu) for gpu in wire.gpus),
+        links=tuple(_decode_link(link) for link in wire.links[:LINKS_MAX]),
         withheld=tuple(_decode_gpu(gpu) for gpu in wire.withheld[:READINGS_MAX]),
         labels=dict(wire.labels),
         executors=tuple(wire.executors),
@@ -92,7 +97,15 @@ def _decode_condition(wire: pb.GpuCondition) -> GpuCondition:
 
 
 def _decode_gpu(wire: pb.Gpu) -> Gpu:
-    return _decoded(Gpu, wire, "index", "memory_mb", within="gpus.", uuid=_not_empty("gpus.uuid", wire.uuid))
+    numa_node = wire.numa_node if wire.HasField("numa_node") else -1
+    uuid, bus = _not_empty("gpus.uuid", wire.uuid), wire.bus[:BUS_MAX]
+    return _decoded(Gpu, wire, "index", "memory_mb", within="gpus.", uuid=uuid, numa_node=max(numa_node, -1), bus=bus)
+
+
+def _decode_link(wire: pb.GpuLink) -> GpuLink:
+    if not (0 <= wire.first < wire.second and wire.lanes > 0):
+        raise Malformed(f"links can't join GPUs {wire.first} and {wire.second} by {wire.lanes}")
+    return GpuLink(wire.first, wire.second, wire.lanes)
 
 
 # --- reports: agent to control plane ----------------------------------------------------------------------------
@@ -138,7 +151,7 @@ def _decode_reading(wire: pb.GpuReading) -> GpuReading:
     for name, number in told.items():
         if number is not None and number < 0:
             raise Malformed(f"gpus.{name} can't be {number}")
-    return _decoded(GpuReading, wire, "quiet_ms", within="gpus.", uuid=GpuUuid(wire.uuid), **told)
+    return _decoded(GpuReading, wire, "quiet_ms", "clock_events", within="gpus.", uuid=GpuUuid(wire.uuid), **told)
 
 
 def _decode_kept(wire: Iterable[int]) -> tuple[TaskKey, ...]:

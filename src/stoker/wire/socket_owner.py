@@ -12,6 +12,7 @@ Rules: P1  None where the kernel doesn't tell: neither way works, or the connect
 Source: sock_diag(7), proc_pid_net(5) (`tcp`); linux/inet_diag.h, linux/sock_diag.h.
 """
 
+import atexit
 import os
 import socket
 import struct
@@ -125,6 +126,9 @@ class _Diag:
         return self
 
     def __exit__(self, *ended: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         if self._socket is not None:
             self._socket.close()
 
@@ -150,7 +154,9 @@ class _Diag:
 @cache
 def _diag() -> _Diag:
     """Return the one of a server, which asks from one thread, also when it may open no more files."""
-    return _Diag()
+    diag = _Diag()
+    atexit.register(diag.close)
+    return diag
 
 
 def _packed(family: int, end: _End) -> bytes:

@@ -9,6 +9,7 @@ const provider = new Provider(`http://127.0.0.1:${port}`, {
   scopes: ["openid", "profile", "groups"],
   claims: { openid: ["sub"], profile: ["preferred_username"], groups: ["groups"] },
   conformIdTokenClaims: false,
+  ttl: { IdToken: 86400 }, // a test lets the control plane's clock run ahead of this one
   pkce: { required: () => true },
   cookies: { keys: ["for-tests"] },
   findAccount: (_, id) => ({ accountId: id, claims: () => ({ sub: id, preferred_username: id, groups: GROUPS[id] ?? [] }) }),

@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from stoker.brain.domain.gpu import index_text
+from stoker.brain.domain.gpu import GpuLink, index_text
 from stoker.brain.domain.ids import GpuUuid
 from stoker.brain.domain.units import counted
 from stoker.ports import GpuFault, ProbedGpu, ProbeResult
@@ -42,7 +42,13 @@ class DriverMissing(OSError):
     """There is nothing that could be asked for GPUs: most likely a machine without any."""
 
 
-def offered(gpus: _Gpus, faults: _Faults, divided: Mapping[GpuUuid, str], environ: Mapping[str, str]) -> ProbeResult:
+def offered(
+    gpus: _Gpus,
+    faults: _Faults,
+    divided: Mapping[GpuUuid, str],
+    environ: Mapping[str, str],
+    links: Sequence[GpuLink] = (),
+) -> ProbeResult:
     """Return the result of a probe that found these GPUs, MIG instances and faults.
 
     `divided`: GPUs with MIG switched on, and of each in words why there is nothing to offer if it has no instance;
@@ -57,7 +63,9 @@ def offered(gpus: _Gpus, faults: _Faults, divided: Mapping[GpuUuid, str], enviro
     )
     whole = tuple(gpu for gpu in ours if gpu.uuid not in divided)
     hidden = _hidden(len([gpu for gpu in gpus if not gpu.parent]), environ) if gpus and not ours else ""
-    return ProbeResult(gpus=whole, faults=faults + empty, hidden=hidden)
+    here = {gpu.index for gpu in whole}
+    joined = tuple(link for link in links if link.first in here and link.second in here)
+    return ProbeResult(gpus=whole, faults=faults + empty, hidden=hidden, links=joined)
 
 
 def parse_visible(text: str | None, *, pairs: bool = False) -> tuple[int | str, ...] | None:

@@ -27,7 +27,7 @@ from stoker.adapters.gpu_probe.devices import (
     cleaned,
     pci_order,
 )
-from stoker.brain.domain.gpu_telemetry import GpuProcess, GpuSample
+from stoker.brain.domain.gpu_telemetry import GpuProcess, GpuSample, RemappedRows
 from stoker.brain.domain.ids import GpuUuid
 from stoker.ports import GpuFault, ProbedGpu
 
@@ -36,8 +36,17 @@ FIELDS: Final = (
     *("utilization.gpu", "temperature.gpu", "power.draw", "pci.bus_id"),
 )
 FIGURES_OF_OLD: Final = ("index", "uuid", "memory.used", "utilization.gpu", "temperature.gpu", "power.draw")
-FIGURES: Final = (*FIGURES_OF_OLD, "ecc.errors.uncorrected.volatile.total", "mig.mode.current")
-"""Fields of a look at figures; those of a driver that doesn't know the last two."""
+_CLOCKS: Final = ("ecc.errors.uncorrected.volatile.total", "mig.mode.current", "clocks.sm", "clocks.mem")
+FIGURES: Final = (
+    (*FIGURES_OF_OLD, *_CLOCKS, "clocks_event_reasons.active"),
+    (*FIGURES_OF_OLD, *_CLOCKS, "clocks_throttle_reasons.active"),
+    FIGURES_OF_OLD,
+)
+"""Fields of a look at figures; those that drivers before 535 know; those that any knows."""
+ROW_FIELDS: Final = (
+    "gpu_uuid",
+    *(f"remapped_rows.{each}" for each in ("correctable", "uncorrectable", "pending", "failure")),
+)
 PROCESS_FIELDS: Final = ("gpu_uuid", "pid", "used_memory")
 MESSAGES_MAX: Final = 8
 PROCESSES_MAX: Final = 64
@@ -48,6 +57,8 @@ _AFTER_NAME: Final = len(FIELDS) - _BEFORE_NAME - 1
 _LISTS: Final = re.compile(r"\d[^,]*,[^,]*,|\d{1,4}(, *[^ ,]*)?$")
 """The beginning of a row, also of one that is cut off."""
 _NUMBER: Final = re.compile(r"([0-9]{1,9})(\.[0-9]{1,9})?( ?[A-Za-z%]{1,4})?")
+_BITS: Final = re.compile(r"0x[0-9a-fA-F]{1,16}")
+_YES: Final = ("1", "yes")
 _NEVER_TOLD: Final = re.compile(r"\[?(n/a|not supported|insufficient permissions)\]?", re.IGNORECASE)
 _BROKEN: Final = re.compile(r"requires reset|is lost|fallen off the bus", re.IGNORECASE)
 _NO_HANDLE: Final = re.compile(r"unable to (determine|detect) the device handle", re.IGNORECASE)
@@ -93,7 +104,7 @@ class SmiFigures(NamedTuple):
 
 
 def parse_figures(text: str, known: Mapping[int, GpuUuid]) -> SmiFigures:
-    """Read the answer to `--query-gpu=FIGURES`, or to its beginning. `known`: UUIDs of GPUs by their index."""
+    """Read the answer to `--query-gpu` with one of FIGURES. `known`: UUIDs of GPUs by their index."""
     samples: dict[int, GpuSample] = {}
     divided: list[GpuUuid] = []
     for line in map(_clean, text.splitlines()):
@@ -102,7 +113,7 @@ def parse_figures(text: str, known: Mapping[int, GpuUuid]) -> SmiFigures:
             continue
         index, uuid = int(parts[0]), GpuUuid(parts[1] if GPU_UUID.fullmatch(parts[1]) else "")
         broken = next((part for part in parts if _BROKEN.search(part)), "")
-        ecc, mig = (*parts[len(FIGURES_OF_OLD) :], "", "")[:2]
+        ecc, mig, sm_clock, memory_clock, events = (*parts[len(FIGURES_OF_OLD) :], *("",) * 5)[:5]
         if mig.lower() == "enabled" and uuid:
             divided.append(uuid)
         elif broken or not uuid:
@@ -118,6 +129,9 @@ def parse_figures(text: str, known: Mapping[int, GpuUuid]) -> SmiFigures:
                 temperature_c=_number(temperature),
                 power_mw=_milli(power),
                 ecc_errors=_number(ecc),
+                sm_clock_mhz=_number(sm_clock),
+                memory_clock_mhz=_number(memory_clock),
+                clock_events=int(events, 16) if _BITS.fullmatch(events) else None,
             )
     return SmiFigures(tuple(samples[index] for index in sorted(samples)), tuple(divided))
 
@@ -136,6 +150,20 @@ def parse_processes(text: str | None, samples: Iterable[GpuSample]) -> list[GpuS
         sample if sample.fault else replace(sample, processes=tuple(found.get(sample.uuid, ())[:PROCESSES_MAX]))
         for sample in samples
     ]
+
+
+def parse_rows(text: str) -> dict[str, RemappedRows]:
+    """Read the answer to `--query-remapped-rows=ROW_FIELDS`, by UUID; GPUs without row remapping aren't in it."""
+    found: dict[str, RemappedRows] = {}
+    for line in map(_clean, text.splitlines()):
+        parts = [part.strip() for part in line.split(",")]
+        if len(parts) != len(ROW_FIELDS) or not GPU_UUID.fullmatch(parts[0]):
+            continue
+        correctable, uncorrectable = _number(parts[1]), _number(parts[2])
+        if correctable is not None and uncorrectable is not None:
+            pending, failed = (part.lower() in _YES for part in parts[3:])
+            found[parts[0]] = RemappedRows(correctable, uncorrectable, pending, failed)
+    return found
 
 
 def count_migs(text: str) -> dict[str, int]:

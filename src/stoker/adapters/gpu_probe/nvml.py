@@ -57,7 +57,7 @@ class NvmlProbe:
         self._late = [index for index in self._late if index in reading.unread and index != reading.asked]
         if reading.asked is not None:
             self._late.append(reading.asked)
-        return offered(reading.gpus, reading.faults, reading.divided, self._environ)
+        return offered(reading.gpus, reading.faults, reading.divided, self._environ, reading.links)
 
 
 def folder_of_binding() -> str:

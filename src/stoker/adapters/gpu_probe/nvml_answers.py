@@ -11,6 +11,8 @@ Rules: N1  one GPU that can't be read is a fault of that GPU; it never hides the
        N7  a MIG instance is a device with its GPU as parent and a number of its own there; its model is its GPU's with
            ` MIG PROFILE` behind it, in the driver's words, else made of its slices and its memory. One that can't be
            read is a fault of that instance
+       N8  two GPUs are joined by as many lanes as one says lead to the other; where switches are between them, by as
+           many as the one with fewer has to switches
        N6  a library that refuses as a whole is told in its own words
 Source: NVML API Reference, "Device Queries"; `nvmlReturn_t` for the codes; NVIDIA, "MIG User Guide", "Device Names".
 """
@@ -31,7 +33,7 @@ from stoker.adapters.gpu_probe.devices import (
     cleaned,
     pci_order,
 )
-from stoker.brain.domain.gpu import index_text, mig_index, mig_profile
+from stoker.brain.domain.gpu import GpuLink, index_text, mig_index, mig_profile
 from stoker.brain.domain.ids import GpuUuid
 from stoker.brain.domain.units import counted
 from stoker.ports import GpuFault, ProbedGpu
@@ -44,6 +46,8 @@ NEVER_TOLD: Final = (3, 4, 13)
 _BROKEN: Final = (15, 16)
 """The GPU is lost, or wants a reset."""
 _VERSION_MISMATCH: Final = 18
+_SWITCH: Final = 2
+"""NVML_NVLINK_DEVICE_TYPE_SWITCH."""
 _UPGRADED: Final = "the driver was upgraded under its kernel module: load the new module, or reboot"
 
 _Text = tuple[str | int, str]
@@ -71,6 +75,7 @@ class _NvmlLine(msgspec.Struct, frozen=True, kw_only=True):
     bus: _Text = ("", "")
     memory: _Number = (0, "")
     mig: _Number = (0, "")
+    links: tuple[tuple[str, int], ...] = ()
     instances: tuple[_InstanceLine, ...] | None = None
     done: bool = False
 
@@ -87,6 +92,7 @@ class NvmlReading(NamedTuple):
     """Indexes."""
     asked: int | None = None
     """The one of the unread at which the answer ended."""
+    links: tuple[GpuLink, ...] = ()
 
 
 def read_answer(text: str, ended: str) -> NvmlReading:
@@ -122,12 +128,13 @@ def read_answer(text: str, ended: str) -> NvmlReading:
     found.sort(key=lambda pair: (pair[0], pair[1].index, pair[1].uuid))
     instances.sort(key=lambda each: (each.index, each.uuid))
     gpus = (*(gpu for _, gpu in found), *instances)
+    links = _links([gpu for _, gpu in found], {line.index: line.links for line in lines if line.index is not None})
     if lines[-1].done:
-        return NvmlReading(gpus, tuple(faults), divided)
+        return NvmlReading(gpus, tuple(faults), divided, links=links)
     read = {line.index for line in lines}
     unread = tuple(index for index in range(first.count) if index not in read)
     asked = next((line.asked for line in reversed(lines) if line.asked in unread), None)
-    return NvmlReading(gpus, (*faults, *_unread_faults(unread, asked, ended)), divided, unread, asked)
+    return NvmlReading(gpus, (*faults, *_unread_faults(unread, asked, ended)), divided, unread, asked, links)
 
 
 def _lines(text: str) -> list[_NvmlLine]:
@@ -165,6 +172,26 @@ def _gpu(line: _NvmlLine, index: int, known: set[str]) -> ProbedGpu | GpuFault:
         memory_mb=0 if why else memory // _MIB,
         bus=bus if PCI_ADDRESS.fullmatch(bus) else "",
     )
+
+
+def _links(gpus: Sequence[ProbedGpu], told: Mapping[int, Sequence[tuple[str, int]]]) -> tuple[GpuLink, ...]:
+    """Return the pairs of GPUs that NVLink joins (N8)."""
+    found: list[GpuLink] = []
+    ordered = sorted(gpus, key=lambda gpu: gpu.index)
+    for place, one in enumerate(ordered):
+        mine = told[one.index]
+        for other in ordered[place + 1 :]:
+            theirs = told[other.index]
+            straight = sum(bool(other.bus) and _same_bus(bus, other.bus) for bus, _ in mine)
+            switched = min(sum(kind == _SWITCH for _, kind in each) for each in (mine, theirs))
+            if straight or switched:
+                found.append(GpuLink(one.index, other.index, straight or switched))
+    return tuple(found)
+
+
+def _same_bus(one: str, other: str) -> bool:
+    """Whether two PCI addresses are one: a domain has four digits or eight."""
+    return one.lower().lstrip("0") == other.lower().lstrip("0")
 
 
 def _instance(line: _InstanceLine, gpu: ProbedGpu, known: set[str]) -> ProbedGpu | GpuFault:

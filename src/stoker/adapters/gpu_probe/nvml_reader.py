@@ -10,7 +10,8 @@ Usage:  python -I -S nvml_reader.py SECONDS FOLDER [INDEX...]
 Output: {"failed": [CODE, WORDS]} | {"count": N}, then for each GPU {"asked": INDEX} and {"index": INDEX, ...}, last
         {"done": true}. A value of a GPU is [value, ""], or [code, words] of an error. Each answer of one that stays:
         {"index": INDEX, ...} for each GPU, last {"done": true, "xids": [[INDEX, XID, GPU INSTANCE], ...]}.
-        Where MIG is on, a GPU also has "instances": [{"slot": N, ...}, ...], each with values of its own
+        Where MIG is on, a GPU also has "instances": [{"slot": N, ...}, ...], each with values of its own.
+        "links" are [PCI ADDRESS, KIND] of what each of its NVLinks leads to
 Exit:   MISSING without the library, with its words on standard error
 Rules:  R1  hardly anything is imported for a library that isn't there: a node without GPUs looks every half minute
         R2  each line leaves before the next GPU is asked, so that one that hangs or crashes hides none before it
@@ -138,8 +139,26 @@ class _Reader:
             "name": self._ask(_bytes_of(nvml.nvmlDeviceGetName), handle),
             "bus": self._ask(lambda: nvml.nvmlDeviceGetPciInfo(handle).busId),
             "memory": self._memory(handle),
+            "links": self._links(handle),
             **self._migs(handle, self._instance),
         }
+
+    def _links(self, handle: object) -> list[tuple[str, int]]:
+        """Return what is at the other end of each NVLink that is up: its PCI address, and what kind it is of.
+
+        A GPU without NVLink says so at the first one, and one that is sick is asked no more.
+        """
+        nvml, found = self._nvml, list[tuple[str, int]]()
+        for link in range(nvml.NVML_NVLINK_MAX_LINKS):
+            state, why = self._ask(nvml.nvmlDeviceGetNvLinkState, handle, link)
+            if why:
+                break
+            if state != nvml.NVML_FEATURE_ENABLED:
+                continue
+            kind, untold = self._ask(nvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, link)
+            bus, why = self._ask(lambda at: nvml.nvmlDeviceGetNvLinkRemotePciInfo(handle, at).busId, link)
+            found.append(("" if why else bus, -1 if untold else kind))
+        return found
 
     def _instance(self, handle: object) -> dict[str, _Said]:
         """Return what is told of a MIG instance."""
@@ -177,7 +196,19 @@ class _Reader:
             "temperature": self._ask(nvml.nvmlDeviceGetTemperature, handle, nvml.NVML_TEMPERATURE_GPU),
             "power": self._ask(nvml.nvmlDeviceGetPowerUsage, handle),
             "ecc": self._ask(nvml.nvmlDeviceGetTotalEccErrors, handle, uncorrected, volatile),
+            "sm_clock": self._ask(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_SM),
+            "memory_clock": self._ask(nvml.nvmlDeviceGetClockInfo, handle, nvml.NVML_CLOCK_MEM),
+            "energy": self._ask(nvml.nvmlDeviceGetTotalEnergyConsumption, handle),
+            "clock_events": self._clock_events(handle),
+            "rows": self._ask(nvml.nvmlDeviceGetRemappedRows, handle),
         }
+
+    def _clock_events(self, handle: object) -> _Said:
+        """What bounds its clocks, by the name that drivers before 535 had for it where they know no other."""
+        nvml = self._nvml
+        told = self._ask(nvml.nvmlDeviceGetCurrentClocksEventReasons, handle)
+        is_old = bool(told[1]) and told[0] == nvml.NVML_ERROR_FUNCTION_NOT_FOUND
+        return self._ask(nvml.nvmlDeviceGetCurrentClocksThrottleReasons, handle) if is_old else told
 
     def _figures_of_whole(self, handle: object) -> dict[str, _Said]:
         """Return what the driver tells of a GPU only where MIG is off."""

@@ -34,7 +34,7 @@ from stoker.adapters.gpu_probe.nvml import READER, folder_of_binding
 from stoker.adapters.gpu_probe.nvml_answers import NEVER_TOLD
 from stoker.adapters.gpu_probe.nvml_reader import MISSING
 from stoker.brain.domain.gpu import index_parts, mig_index
-from stoker.brain.domain.gpu_telemetry import GpuLook, GpuProcess, GpuSample
+from stoker.brain.domain.gpu_telemetry import GpuLook, GpuProcess, GpuSample, RemappedRows
 from stoker.brain.domain.ids import GpuUuid
 
 TIMEOUT_S: Final = 10.0
@@ -46,9 +46,11 @@ _MIB: Final = 1 << 20
 _LAST_WAIT_S: Final = 1.0
 _GONE: Final = (15, 16)
 """NVML_ERROR_GPU_IS_LOST, NVML_ERROR_RESET_REQUIRED."""
-_OF_GPU: Final = ("temperature", "power", "ecc")
+_OF_GPU: Final = ("temperature", "power", "ecc", "sm_clock", "memory_clock", "energy", "clock_events", "rows")
 """Figures that the driver tells of a GPU, and of none of its MIG instances."""
 _PAIR: Final = 2
+_ROWS: Final = 4
+"""Numbers that are told of remapped rows."""
 _NO: Final = (0, "")
 
 
@@ -256,6 +258,11 @@ class NvmlSampler:
             temperature_c=_number(line, "temperature", most=1_000),
             power_mw=_number(line, "power"),
             ecc_errors=_number(line, "ecc"),
+            sm_clock_mhz=_number(line, "sm_clock", most=1_000_000),
+            memory_clock_mhz=_number(line, "memory_clock", most=1_000_000),
+            energy_mj=_number(line, "energy"),
+            clock_events=_number(line, "clock_events"),
+            rows=_rows(line.get("rows", (0, "unknown"))),
             xids=tuple(self._xids.pop(index, ())),
             processes=_processes(line.get("processes", (0, "unknown"))),
             fault=_words(fault),
@@ -297,6 +304,14 @@ def _number(line: dict[str, Any], name: str, most: int = 1 << 62) -> int | None:
     """The value, unless it is an error or nonsense."""
     value, why = line.get(name, (0, "unknown"))
     return value if not why and isinstance(value, int) and 0 <= value <= most else None
+
+
+def _rows(said: Any) -> RemappedRows | None:  # noqa: ANN401  # as NVML told it
+    found, why = said
+    if why or not isinstance(found, list) or len(found) != _ROWS:
+        return None
+    correctable, uncorrectable, pending, failed = found
+    return RemappedRows(int(correctable), int(uncorrectable), bool(pending), bool(failed))
 
 
 def _processes(said: Any) -> tuple[GpuProcess, ...] | None:  # noqa: ANN401  # as NVML told it

@@ -4,7 +4,8 @@ Shape: gpus:  [{count, model, memory_mb, uuid?, device?, numa_node?, mig?}]
                                                     count is 1 unless told; a uuid, and a device node (an absolute
                                                     path), are of a single GPU; mig is a list of profiles, such as
                                                     [1g.10gb, 2g.20gb]: MIG is on, with these instances
-       links: [{a, b, kind, gbps}]                  a and b are indexes; checked, and used once placement knows topology
+       links: [{a, b, kind, lanes, gbps}]           a and b are indexes; those of the kind nvlink are told, with 1 lane
+                                                    unless told otherwise; of others only the indexes are checked
        cpus, memory_mb                              what the node offers; 4 CPUs and 32 GiB for each of them unless told
        faults                                       as in `scripted_faults.py`
 Rules: P1  UUIDs follow from the node's name and the index alone, so a restarted agent has the same GPUs
@@ -27,7 +28,7 @@ from stoker.adapters.gpu_probe.scripted_faults import FAULTS_MAX, KEYS, KINDS, S
 from stoker.adapters.settings.types import Unreadable, from_node
 from stoker.adapters.settings.yaml_lines import Entries, Parts, Text, YamlFault, YamlNode, read_yaml
 from stoker.brain.domain.errors import refusal_error
-from stoker.brain.domain.gpu import MIG_SLOTS, index_parts, mig_index
+from stoker.brain.domain.gpu import MIG_SLOTS, GpuLink, index_parts, mig_index
 from stoker.brain.domain.ids import GpuUuid
 from stoker.brain.domain.node import CPUS_PER_GPU, MEMORY_MB_PER_GPU
 from stoker.ports import GpuFault, ProbedGpu, ProbeResult
@@ -47,7 +48,8 @@ _GPU_KEYS: Final = {
 }
 _PROFILE: Final = re.compile(r"(?:[0-9]c\.)?[0-9]g\.([0-9]{1,4})gb(?:[+-][a-z.]{1,16})?")
 _MIGS_MAX: Final = 7
-_LINK_KEYS: Final = {"a": int, "b": int, "kind": str, "gbps": float}
+_LINK_KEYS: Final = {"a": int, "b": int, "kind": str, "lanes": int, "gbps": float}
+_LANES_MAX: Final = 64
 _TOP_KEYS: Final = {"gpus": Parts, "links": Parts, "faults": Parts, "cpus": int, "memory_mb": int}
 
 
@@ -80,6 +82,7 @@ class _Script:
         self._gpus: list[ProbedGpu] = []
         self._instances: list[ProbedGpu] = []
         self._divided: list[GpuUuid] = []
+        self._links: dict[tuple[int, int], GpuLink] = {}
         self.planned: list[ScriptFault] = []
 
     def read(self) -> ProbeResult:
@@ -96,7 +99,7 @@ class _Script:
             self._add_gpus(part)
         self._check_uuids()
         for part in top.get("links") or ():
-            self._check_link(part)
+            self._add_link(part)
         for part in (top.get("faults") or ())[:FAULTS_MAX]:
             self._add_fault(part)
         whole = [gpu for gpu in self._gpus if gpu.uuid not in self._divided]
@@ -106,6 +109,7 @@ class _Script:
             gpus=(*whole, *self._instances),
             faults=tuple(GpuFault(where=uuid, error=NO_INSTANCES) for uuid in empty),
             simulated=True,
+            links=tuple(self._links[pair] for pair in sorted(self._links)),
             cpus=self._amount(root.line, top, "cpus", CPUS_PER_GPU * count, 4_096),
             memory_mb=self._amount(root.line, top, "memory_mb", MEMORY_MB_PER_GPU * count, MEMORY_MB_MAX),
         )
@@ -172,7 +176,7 @@ class _Script:
                 self._fault(1, f"two GPUs have the uuid {gpu.uuid}")
             seen.add(gpu.uuid)
 
-    def _check_link(self, part: YamlNode) -> None:
+    def _add_link(self, part: YamlNode) -> None:
         values = self._values(part, _LINK_KEYS)
         if values is None:
             return
@@ -182,6 +186,11 @@ class _Script:
                 self._fault(part.line, f"a link needs {end}, the index of one of the {len(self._gpus)} GPUs")
         if "a" in values and values.get("a") == values.get("b"):
             self._fault(part.line, "a link joins two different GPUs")
+        lanes = self._amount(part.line, values, "lanes", 1, _LANES_MAX)
+        if not self.faults and str(values.get("kind", "nvlink")).lower() == "nvlink":
+            first, second = sorted((int(values["a"]), int(values["b"])))
+            if not {self._gpus[first].uuid, self._gpus[second].uuid} & set(self._divided):
+                self._links[first, second] = GpuLink(first, second, lanes)
 
     def _add_fault(self, part: YamlNode) -> None:
         values = self._values(part, KEYS)

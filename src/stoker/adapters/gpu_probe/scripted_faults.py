@@ -7,6 +7,8 @@ Shape: faults: [{kind, gpu, at_s, for_s, ...}]   `gpu` is an index; `at_s` count
        xid        the driver reports error `code` (79 unless told), once
        ecc        `count` more uncorrected errors (1 unless told), once
        hot        it has `temperature_c` (97 unless told)
+       throttled  its driver holds its clocks down: it's hot
+       remap_pending, remap_failed   a row of its memory is replaced by a reset only, or can't be replaced
        idle       what holds it computes nothing
        leftover   `memory_mb` (4096 unless told) are in use, and no process has them
        process    a process that is no job, `pid`, has `memory_mb` there
@@ -22,12 +24,25 @@ from typing import Final, Literal, get_args
 import msgspec
 
 from stoker.brain.domain.gpu import index_parts
-from stoker.brain.domain.gpu_telemetry import GpuLook, GpuProcess, GpuSample
+from stoker.brain.domain.gpu_telemetry import GpuLook, GpuProcess, GpuSample, RemappedRows
 from stoker.brain.domain.ids import GpuUuid
 from stoker.brain.domain.units import Mono
 from stoker.ports import GpuFault, ProbedGpu, ProbeResult
 
-FaultKind = Literal["lost", "xid", "ecc", "hot", "idle", "leftover", "process", "slow_kill", "clock"]
+FaultKind = Literal[
+    "lost",
+    "xid",
+    "ecc",
+    "hot",
+    "throttled",
+    "remap_pending",
+    "remap_failed",
+    "idle",
+    "leftover",
+    "process",
+    "slow_kill",
+    "clock",
+]
 KINDS: Final[tuple[FaultKind, ...]] = get_args(FaultKind)
 KEYS: Final[Mapping[str, object]] = {
     "kind": str,
@@ -45,6 +60,8 @@ KEYS: Final[Mapping[str, object]] = {
 FAULTS_MAX: Final = 1_000
 _LOST: Final = "GPU is lost (by script)"
 _IDLE_C, _BUSY_C, _IDLE_MW, _BUSY_MW, _BUSY_PERCENT = 34, 61, 70_000, 480_000, 92
+_IDLE_MHZ, _BUSY_MHZ, _THROTTLED_MHZ, _MEMORY_MHZ = 345, 1_980, 810, 2_619
+_IDLE_BIT, _HOT_BITS = 0x1, 0x48
 """Figures of a GPU without a fault, round about those of a large one. Simulated, as the node says of all its GPUs."""
 
 
@@ -142,6 +159,10 @@ class ScriptedDevices:
             memory_used_mb=min(gpu.memory_mb, own_mb + sum(fault.memory_mb for fault in extra)),
             temperature_c=active["hot"].temperature_c if "hot" in active else _BUSY_C if computes else _IDLE_C,
             power_mw=_BUSY_MW if computes else _IDLE_MW,
+            sm_clock_mhz=_THROTTLED_MHZ if "throttled" in active else _BUSY_MHZ if computes else _IDLE_MHZ,
+            memory_clock_mhz=_MEMORY_MHZ,
+            clock_events=_HOT_BITS if "throttled" in active else 0 if computes else _IDLE_BIT,
+            rows=RemappedRows(pending="remap_pending" in active, failed="remap_failed" in active),
             ecc_errors=sum(fault.count for _, fault in here if fault.kind == "ecc" and fault.at_s <= now_s),
             xids=tuple(xids),
             processes=tuple(GpuProcess(fault.pid, fault.memory_mb) for fault in extra if fault.kind == "process"),

@@ -360,7 +360,7 @@ class Supervisor:
     def advance(self) -> None:
         """Take the tasks that are ending, and due for a look, one step on."""
         now_s = clock.boot_s()
-        self.sessions.advance()
+        self._ending |= self.sessions.advance()
         for program in self._site.over(now_s):
             self._site_program_over(self.tasks[program.key], program)
         for task in [task for task in self._ending.values() if task.check_s <= now_s]:

@@ -56,6 +56,7 @@ KILLED: Final = 3
 
 LINGER_S: Final = 0.2
 LEFTOVER_GRACE_S: Final = 2.0
+HUNG_UP_GRACE_S: Final = 10.0
 _RECHECK_FIRST_S: Final = 0.005
 _RECHECK_MAX_S: Final = 1.0
 NEVER: Final = float("inf")
@@ -227,6 +228,12 @@ class RunnerTask:
             self.cause, self.error = "lease_ended", words
         self._enter(KILLED, now_s, now_s)
         self.tree.spare_client(now_s)
+
+    def end_hung_up(self, trees: Trees, now_s: float) -> None:
+        """Terminate the whole tree, whose terminal was closed and whose leader hasn't heeded that; kill it then."""
+        if self.phase != ENDING:
+            self.hung_up = True
+            self._terminate(trees, HUNG_UP_GRACE_S, now_s)
 
     def kill(self, trees: Trees, now_s: float) -> None:
         """Kill the whole tree: its grace is over, or its runner, and with that the leader's exit code, was lost."""

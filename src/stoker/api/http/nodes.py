@@ -40,6 +40,7 @@ from stoker.wire.rest.node import (
     ForgetQuery,
     FreeView,
     GpuHealthView,
+    GpuLinkView,
     GpuListView,
     GpuSharerView,
     GpuView,
@@ -182,6 +183,7 @@ def _node_view(control: ControlPlane, node: Node, sees: Sights, now: Instant) ->
         memory_mb=inventory.memory_mb,
         free=FreeView(gpus=len(free.gpus), cpus=free.cpus, memory_mb=free.memory_mb) if free else _NOTHING,
         gpus=_gpus_of(control, node, sees, now),
+        links=[GpuLinkView(first=link.first, second=link.second, lanes=link.lanes) for link in inventory.links],
         jobs=[str(job) for job in state.indexes.on_node.get(node.name, ()) if _is_seen(state, job, sees)],
         strays=[
             OrphanTaskView(
@@ -244,6 +246,8 @@ def _gpus_of(control: ControlPlane, node: Node, sees: Sights, now: Instant) -> l
             current_task=named.get(gpu.uuid),
             simulated=gpu.simulated,
             parent=gpu.parent,
+            numa_node=gpu.numa_node if gpu.numa_node >= 0 else None,
+            bus=gpu.bus,
             updated_at=iso(now),
             note=notes.get(gpu.uuid, ""),
             sharers=[_sharer(state, job, task, sees) for job, task in sharers.get(gpu.uuid, ())],

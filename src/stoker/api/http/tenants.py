@@ -50,8 +50,7 @@ def routes(control: ControlPlane) -> Routes:
         check_targets(control, tenant.notify)
         command = PutTenant(by=caller_of(request).principal, tenant=tenant, create=create)
         await carry_out(control, request, command)
-        warnings = tuple(guarantee_warnings(control.committer.state, tenant))
-        return replace(_shown(control, request, tenant), warnings=warnings)
+        return _warned(control, request, tenant)
 
     @router.serve(endpoints.TENANTS)
     async def list_tenants(request: Request) -> TenantListView:
@@ -71,7 +70,7 @@ def routes(control: ControlPlane) -> Routes:
     @router.serve(endpoints.TENANT, *TENANT)
     async def show_tenant(request: Request) -> TenantView:
         """Show one tenant."""
-        return _shown(control, request, _tenant_at(request, control.committer.state))
+        return _warned(control, request, _tenant_at(request, control.committer.state))
 
     @router.serve(endpoints.CHANGE_TENANT, *_CHANGED, *_SAID)
     async def change_tenant(request: Request) -> TenantView:
@@ -115,6 +114,12 @@ def guarantee_warnings(state: ClusterState, tenant: Tenant) -> Iterator[str]:
     together = sum(each.quota.guaranteed for each in state.tenants.values() if not each.parent)
     if together > has:
         yield f"tenants are guaranteed {counted(together, 'GPU')} together, and the cluster has {has}"
+
+
+def _warned(control: ControlPlane, request: Request, tenant: Tenant) -> TenantView:
+    """The tenant, with what it was promised and can't get as things are."""
+    warnings = tuple(guarantee_warnings(control.committer.state, tenant))
+    return replace(_shown(control, request, tenant), warnings=warnings)
 
 
 def _shown(control: ControlPlane, request: Request, tenant: Tenant) -> TenantView:

@@ -45,6 +45,23 @@ class Gpu(msgspec.Struct, frozen=True, kw_only=True):
     suspect: bool = False
     """Whether something odd is seen of it, such as little headroom to the temperature from which on it gets no work: it
     goes to a job where no other does as well."""
+    numa_node: int = -1
+    """-1 = it isn't told."""
+    bus: str = ""
+    """PCI address, as the driver writes it. Empty = it has none."""
+
+
+class GpuLink(msgspec.Struct, frozen=True):
+    """NVLinks between two GPUs of a node, or from each of them to the switches between them.
+
+    Placement doesn't ask for them yet.
+    """
+
+    first: int
+    second: int
+    """Indexes, the lower one first."""
+    lanes: int = 1
+    """How many; where a switch is between them those of the GPU that has fewer."""
 
 
 class SharedGpu(msgspec.Struct, frozen=True):

@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 
 from stoker.brain.domain.allocation import TaskPlacement
-from stoker.brain.domain.gpu import WHOLE_GPU, Gpu, SharedGpu
+from stoker.brain.domain.gpu import WHOLE_GPU, Gpu, GpuLink, SharedGpu
 from stoker.brain.domain.health import GpuCondition
 from stoker.brain.domain.ids import GpuUuid, JobId, NodeName, Principal
 from stoker.brain.domain.units import NEVER, Instant
@@ -88,6 +88,8 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     may have. Empty = it doesn't."""
     gpu_fault: str = ""
     """Why not every GPU could be read, in the driver's words. Empty = all could."""
+    links: tuple[GpuLink, ...] = ()
+    """Pairs of its GPUs that NVLink joins, in the order of their indexes."""
     withheld: tuple[Gpu, ...] = ()
     """GPUs that it has and doesn't offer now, since they aren't healthy. None of them is among `gpus`."""
     conditions: tuple[GpuCondition, ...] = ()

@@ -158,6 +158,7 @@ def show(name: str, form: str) -> None:
     """
     found = connect().tenant(name)
     show_pairs(form, _rows(found), found)
+    _warn(found)
 
 
 @tenant.command()
@@ -240,7 +241,7 @@ def _fields(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _warn(tenant: "TenantView") -> None:
-    """Print what was taken and can't be kept as things are, on stderr whatever the form of the answer is."""
+    """Print what was promised and can't be kept as things are, on stderr whatever the form of the answer is."""
     for each in tenant.warnings:
         click.echo(f"warning: {visible(each)}", err=True)
 

@@ -39,6 +39,7 @@ def remark(figures: "GpuFiguresView | None") -> str:
     if figures is None:
         return ""
     parts = [f"held, and idle for {duration(figures.idle_s * 1_000)}" if figures.held_idle else ""]
+    parts.append(f"slowed down ({', '.join(figures.throttled)})" if figures.throttled else "")
     parts.append(f"figures are {duration(int(figures.age_s) * 1_000)} old" if figures.stale else "")
     return ", ".join(filter(None, parts))
 
@@ -48,8 +49,8 @@ def figures_text(figures: "GpuFiguresView | None") -> str:
     shared = (temperature(figures), power(figures))
     if figures is not None and figures.of_whole_gpu:
         shared = (f"{' and '.join(filter(None, shared))} of the whole GPU", "")
-    shown = (utilization(figures), memory_used(figures), *shared, remark(figures))
-    return ", ".join(filter(None, shown))
+    clock = _with_unit(figures, "sm_clock_mhz", " MHz")
+    return ", ".join(filter(None, (utilization(figures), memory_used(figures), *shared, clock, remark(figures))))
 
 
 def mean_utilization(gpus: "Sequence[GpuView]") -> str:

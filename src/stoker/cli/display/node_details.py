@@ -9,7 +9,7 @@ from stoker.cli.display.gpu_figures import figures_text
 from stoker.cli.display.table import Column, fields
 
 if TYPE_CHECKING:
-    from stoker.wire.rest.node import GpuView, NodeView
+    from stoker.wire.rest.node import GpuLinkView, GpuView, NodeView
 
 
 def node_columns() -> "list[Column[NodeView]]":
@@ -125,12 +125,13 @@ def node_pairs(node: "NodeView") -> "Iterator[tuple[str, object]]":
     for gpu in node.gpus:
         holder = f", job {holder_text(gpu)}" if gpu.current_task or gpu.sharers else ""
         simulated = ", simulated" if gpu.simulated else ""
-        where, what = index_text(gpu.device_index), f"{gpu.uuid} {gpu.model}, {gpu.memory_mb} MiB"
+        where, what = index_text(gpu.device_index), f"{gpu.uuid} {gpu.model}, {gpu.memory_mb} MiB{_place_of(gpu)}"
         yield f"gpu {where}", f"{what}{simulated}: {gpu.status}{holder}"
         if gpu.health.state != "healthy":
             yield "", health_text(gpu)
         if gpu.figures is not None:
             yield "", figures_text(gpu.figures)
+    yield "nvlink", links_text(node.links)
     for orphan in node.strays:
         what = f"job {orphan.job} attempt {orphan.attempt} rank {orphan.rank} on {len(orphan.gpus)} GPUs"
         if orphan.quarantined_since:
@@ -140,6 +141,24 @@ def node_pairs(node: "NodeView") -> "Iterator[tuple[str, object]]":
             )
         else:
             yield "to clear away", what
+
+
+def links_text(links: "Sequence[GpuLinkView]") -> str:
+    """Return which GPUs NVLink joins; those that have as many lanes to the same others are told once."""
+    joined: dict[int, dict[int, int]] = {}
+    for link in links:
+        joined.setdefault(link.first, {})[link.second] = link.lanes
+        joined.setdefault(link.second, {})[link.first] = link.lanes
+    lanes = {count for others in joined.values() for count in others.values()}
+    if len(lanes) == 1 and all(len(others) == len(joined) - 1 for others in joined.values()):
+        return f"GPUs {', '.join(map(str, sorted(joined)))}: each to each, {lanes.pop()} lanes"
+    return ", ".join(f"{link.first}-{link.second} x{link.lanes}" for link in links)
+
+
+def _place_of(gpu: "GpuView") -> str:
+    """Return where in its machine a GPU is; empty = it isn't told."""
+    numa = "" if gpu.numa_node is None else f", NUMA node {gpu.numa_node}"
+    return f", PCI {gpu.bus}{numa}" if gpu.bus else numa
 
 
 def health_text(gpu: "GpuView") -> str:

@@ -1,5 +1,5 @@
 // Events as they come, each a line; a page that isn't looked at keeps no stream.
-import { tellTimes } from "./page.js";
+import { isOver, tellTimes } from "./page.js";
 
 const KEPT = 500;
 const FIELDS_MAX = 10; // of an event, those first that come first; REST has them all
@@ -61,8 +61,9 @@ function open() {
   for (const kind of list.dataset.kinds.split(" ")) source.addEventListener(kind, hear);
   source.addEventListener("lost", () => (said.textContent = "Some events between were missed: more came than are kept."));
   source.onerror = () => {
+    if (isOver()) return source.close();
     said.textContent = "The stream was cut; it comes back by itself.";
-    if (source.readyState === EventSource.CLOSED) setTimeout(() => !document.hidden && open(), 3000);
+    if (source.readyState === EventSource.CLOSED) setTimeout(() => !document.hidden && !isOver() && open(), 3000);
   };
 }
 find.addEventListener("input", () => {
@@ -74,5 +75,6 @@ pause.addEventListener("click", () => {
   pause.textContent = on ? "Go on" : "Pause";
   if (!on) for (const told of waiting.splice(0)) add(told);
 });
+document.addEventListener("back", () => !document.hidden && open());
 document.addEventListener("visibilitychange", () => (document.hidden ? source?.close() : open()));
 open();

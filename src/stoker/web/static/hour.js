@@ -1,5 +1,5 @@
 // The last hour of a GPU: its use, memory and temperature as lines.
-import { css, rest, say } from "./page.js";
+import { css, now as clock, rest, say } from "./page.js";
 
 const EVERY_MS = 10000;
 let shown = null; // what is drawn: place, node, GPU, plot, timer
@@ -33,7 +33,7 @@ export async function drawHour(place, node, uuid, title = uuid) {
       const told = await rest("GET", `/api/v1/nodes/${encodeURIComponent(node)}/figures`);
       if (shown !== mine) return;
       const gpu = told.gpus.find((each) => each.uuid === uuid);
-      const now = Date.now() / 1000;
+      const now = clock() / 1000;
       said.textContent = !gpu || !gpu.age_s.length ? "nothing was told of it yet" : `its last hour${told.simulated ? ", simulated" : ""}, a point every ${told.step_s} s or so`;
       if (gpu?.age_s.length) paint(mine, chart, [gpu.age_s.map((age) => now - age), gpu.utilization_percent, gpu.memory_used_mb.map((each) => (each === null ? null : (each / Math.max(1, gpu.memory_mb)) * 100)), gpu.temperature_c, gpu.power_w]);
     } catch (fault) {

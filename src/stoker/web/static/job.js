@@ -33,8 +33,15 @@ if (job) {
       if (changed.length) patch(Object.fromEntries(changed.map(([name, value]) => [name, NUMBERS.includes(name) ? Number(value) : value])));
     }
     if (event.target.id === "again") {
-      sessionStorage.setItem("stoker-again", event.target.dataset.body);
-      location.assign("/submit?again=1");
+      try {
+        const body = JSON.parse(event.target.dataset.body);
+        if (event.target.dataset.script) body.script = (await rest("GET", `/api/v1/jobs/${encodeURIComponent(id)}/script`)).script;
+        sessionStorage.setItem("stoker-again", JSON.stringify(body));
+        sessionStorage.removeItem("stoker-draft?again=1");
+        location.assign("/submit?again=1");
+      } catch (fault) {
+        say(fault.message, true);
+      }
     }
   });
   async function patch(body) {
@@ -70,41 +77,54 @@ if (job) {
       const tries = ["0", ...[...Array(Number(attempts)).keys()].map((at) => String(at + 1)).reverse()];
       fill(attempt, tries, tries.map((each) => (each === "0" ? "newest" : each)));
     };
-    let seen = "";
     const show = () => {
+      offer();
+      output.open(id, { rank: rank.value || "0", attempt: Number(attempt.value) || 0 });
+    };
+    const offer = () => {
       const query = new URLSearchParams({ rank: rank.value || "0" });
-      output.ranks = Number(live().dataset.ranks) || 1;
       if (attempt.value && attempt.value !== "0") query.set("attempt", attempt.value);
       const whole = document.getElementById("log-whole");
-      whole.hidden = query.get("rank") === "all";
+      whole.hidden = query.get("rank") === "all" || !output.attempts;
       // Of a job that has ended all of it; of one that goes on it would never end.
       const part = live().dataset.final ? "follow=true&offset=0" : "limit=1048576&offset=-1048576";
       whole.href = `/api/v1/jobs/${encodeURIComponent(id)}/logs?${query}&${part}`;
+      whole.textContent = live().dataset.final ? "Download" : "Download the end";
       whole.download = `job-${id}-rank-${rank.value || 0}.log`;
-      output.open(id, query);
     };
+    const know = () => output.know({ attempts: Number(live().dataset.attempts), ranks: Number(live().dataset.ranks) || 1 });
     choices();
+    know();
     rank.addEventListener("change", show);
     attempt.addEventListener("change", show);
     document.getElementById("log-find").addEventListener("input", (event) => output.find(event.target.value));
     document.getElementById("log-follow").addEventListener("change", (event) => output.follow(event.target.checked));
-    const begun = () => Number(live().dataset.attempts) > 0;
+    let seen = "";
+    const look = () => {
+      const now = `${output.attempts > 0}`;
+      if (now === seen) return;
+      seen = now;
+      if (output.attempts) show();
+      else output.say("It has written nothing yet: it hasn't started.");
+      offer();
+    };
     document.addEventListener("refreshed", () => {
       choices();
-      const now = `${begun()}`;
-      if (now !== seen) {
-        seen = now;
-        show();
-      }
+      know();
+      look();
+      offer();
     });
-    seen = `${begun()}`;
-    if (begun()) show();
-    else output.say("It has written nothing yet: it hasn't started.");
+    look();
   }
 
   // -- terminal -----------------------------------------------------------------------------------------------------------
 
   const place = document.getElementById("terminal");
+  document.addEventListener("refreshed", () => {
+    const card = document.getElementById("terminal-card");
+    // One that is open says by itself how it ended.
+    if (card && place.hidden) card.hidden = live().dataset.state !== "running";
+  });
   for (const [button, kind] of [["terminal-open", "exec"], ["terminal-attach", "attach"]]) {
     document.getElementById(button)?.addEventListener("click", async () => {
       const { openTerminal } = await import("./terminal.js");

@@ -1,6 +1,6 @@
 // GPUs as a map on a canvas: a cell for each, by node, coloured by what is asked for.
 import { amount, closeHour, drawHour, timeAxis, timeSeries, valueAxis } from "./hour.js";
-import { css, penOf, rest } from "./page.js";
+import { css, now, penOf, rest } from "./page.js";
 
 const canvas = document.getElementById("map");
 const tip = document.getElementById("tip");
@@ -232,7 +232,7 @@ async function ask() {
   asking = false;
 }
 function chart(busy, mean) {
-  points[0].push(Date.now() / 1000);
+  points[0].push(now() / 1000);
   points[1].push(busy);
   points[2].push(mean);
   if (points[0].length > 3600) for (const each of points) each.splice(0, 600);

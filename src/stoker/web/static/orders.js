@@ -28,7 +28,7 @@ export async function order(name, jobs) {
   const answer = await question({
     title: meant.length === 1 ? `${WORD[name]} job ${meant[0].id}?` : `${WORD[name]} ${meant.length} jobs?`,
     text: left ? `${left} of the selected stay as they are: their state doesn't allow it.` : "",
-    lines: [...meant.slice(0, SHOWN_MAX).map((job) => `${job.id}  ${job.name || "(no name)"}  ${job.state}, ${job.user}`), ...(meant.length > SHOWN_MAX ? [`and ${meant.length - SHOWN_MAX} more`] : [])],
+    lines: [...meant.slice(0, SHOWN_MAX).map((job) => [job.id, job.name || "(no name)", `${job.state}, ${job.user}`]), ...(meant.length > SHOWN_MAX ? [`and ${meant.length - SHOWN_MAX} more`] : [])],
     yes: meant.length === 1 ? `${WORD[name]} it` : `${WORD[name]} ${meant.length} jobs`,
     danger: name === "cancel",
   });

@@ -1,23 +1,44 @@
 // Output of a task as it comes: ANSI colours, a bound on what the page keeps, a search in what is there.
-// Text becomes text nodes, never marks, so whatever a job writes stays text.
+// It is read by its place in bytes, answer by answer, so that a cut connection, a page that was hidden or a control plane
+// that was away go on where they were. Text becomes text nodes, never marks, so whatever a job writes stays text.
 const LINES_MAX = 20000; // lines kept; older ones are dropped from the page, and said so
 const BLOCK = 200; // lines of one element, so that a browser lays out only those in sight
 const TAIL_BYTES = 1048576; // of an output that is there already
+const BEHIND_BYTES_MAX = 8 * TAIL_BYTES; // of an output that comes faster than it is drawn; then the tail is shown, and said so
 const RANKS_MAX = 64; // shown together; of more the first ones
 const RANK_TAIL_BYTES = 65536; // of each rank's output that is there already, when all are shown
+const PIECE_BYTES = 262144; // of one answer
 const LINE_MAX = 8192; // characters of one line; the rest of it begins another
+const WAIT_S = 20; // of one answer for more
+const ANSWER_MS_MAX = 60000; // a connection that died while the machine slept tells nobody
+const PACE_MS = 250; // between two answers of little
+const BACK_MS = [500, 1000, 2000, 5000]; // between tries while nothing can be had
+const PASSING = ["rate_limited", "not_active", "not_started", "node_unreachable", "too_many_streams"];
+
+export const bytesIn = (count) => (count < 1024 ? `${count} B` : count < 1048576 ? `${(count / 1024).toFixed(1)} KiB` : `${(count / 1048576).toFixed(1)} MiB`);
+const pause = (ms) => new Promise((done) => setTimeout(done, ms));
+
+// Where the page is in the output of one rank.
+class Place {
+  constructor(rank, attempt, tail) {
+    Object.assign(this, { rank, attempt, offset: `-${tail}`, size: 0, rest: "", cut: false, ended: false, decoder: new TextDecoder() });
+  }
+
+  next(attempt) {
+    Object.assign(this, { attempt, offset: "0", size: 0, rest: "", cut: false, ended: false, decoder: new TextDecoder() });
+  }
+}
 
 export class Output {
   constructor(log, about) {
-    Object.assign(this, { log, about, following: true, wanted: "" });
+    Object.assign(this, { log, about, following: true, wanted: "", attempts: 0, ranks: 1 });
     this.reset();
     document.addEventListener("visibilitychange", () => {
-      // A hidden page keeps no connection; what came meanwhile is read when it is looked at.
+      // A hidden page asks for nothing; what came meanwhile is read when it is looked at.
       if (document.hidden) this.stop?.abort();
-      else if (this.id) this.open(this.id, this.query);
+      else if (this.id) this.read();
     });
-    log.addEventListener("wheel", () => this.pinned(), { passive: true });
-    log.addEventListener("keydown", () => this.pinned());
+    document.addEventListener("back", () => this.id && !document.hidden && this.read());
     log.addEventListener("scroll", () => this.pinned(), { passive: true });
   }
 
@@ -27,119 +48,172 @@ export class Output {
     this.lines = 0;
     this.dropped = 0;
     this.bytes = 0;
-    this.rest = "";
+    this.places = new Map();
     this.style = {};
     this.styles = new Map(); // of each rank: its colours go on where its last line ended
     this.waiting = [];
     this.drawing = false;
     this.bottom = true;
+    this.top = 0;
   }
 
   pinned() {
-    const { log } = this;
-    this.bottom = log.scrollHeight - log.scrollTop - log.clientHeight < 40;
+    // Whoever goes up stays there; what grows below somebody who is at the end doesn't count.
+    const { scrollTop, scrollHeight, clientHeight } = this.log;
+    if (scrollHeight - scrollTop - clientHeight < 40) this.bottom = true;
+    else if (scrollTop < this.top - 2) this.bottom = false;
+    this.top = scrollTop;
+  }
+
+  toEnd(frames = 3) {
+    // Lines get their height once they are in sight, which is a frame later.
+    if (!this.following || !this.bottom) return;
+    this.log.scrollTop = this.log.scrollHeight;
+    if (frames) requestAnimationFrame(() => this.toEnd(frames - 1));
   }
 
   follow(on) {
     this.following = on;
     this.bottom = on;
-    if (on) this.log.scrollTop = this.log.scrollHeight;
+    this.toEnd();
   }
 
   say(text) {
     this.about.textContent = text;
   }
 
-  async open(id, query) {
-    Object.assign(this, { id, query });
-    this.stop?.abort();
-    const stop = (this.stop = new AbortController());
+  open(id, { rank, attempt }) {
+    Object.assign(this, { id, rank, attempt });
     this.reset();
     this.say("Reading…");
-    if (query.get("rank") === "all") return this.openAll(id, query, stop.signal);
-    const path = `/api/v1/jobs/${encodeURIComponent(id)}/logs?${query}&follow=true&offset=-${TAIL_BYTES}`;
-    try {
-      const answer = await fetch(path, { signal: stop.signal });
-      if (!answer.ok) {
-        const problem = await answer.json().catch(() => ({}));
-        this.say(problem.message ? `${problem.message}. ${problem.hint}` : `refused with status ${answer.status}`);
-        return;
-      }
-      const decoder = new TextDecoder();
-      const reader = answer.body.getReader();
-      for (;;) {
-        const { value, done } = await reader.read();
-        if (done) break;
-        this.bytes += value.length;
-        this.take(decoder.decode(value, { stream: true }));
-        // What the page can't draw yet isn't read either: the rest waits at the control plane.
-        while (this.waiting.length > 2 * LINES_MAX && !stop.signal.aborted) await new Promise((next) => requestAnimationFrame(next));
-      }
-      this.take(decoder.decode() + (this.rest ? "\n" : ""));
-      this.over = true;
-      this.tell("Its output has ended.");
-    } catch (fault) {
-      if (stop.signal.aborted) return;
-      this.tell("The connection was cut; it is tried again.");
-      setTimeout(() => !stop.signal.aborted && !document.hidden && this.open(id, query), 2000);
-    }
+    this.read();
   }
 
-  async openAll(id, query, signal) {
-    // All ranks by turns, each from where it was: a stream for each would leave no connection for the page.
-    const from = new Map();
-    const wait = (ms) => new Promise((done) => setTimeout(done, ms));
-    const attempt = query.get("attempt") ? `&attempt=${query.get("attempt")}` : "";
+  // What is known of the job by now: another attempt may have begun.
+  know({ attempts, ranks }) {
+    const more = attempts > this.attempts;
+    Object.assign(this, { attempts, ranks });
+    if (more && this.id && !this.reading && !document.hidden) this.read();
+  }
+
+  async read() {
+    this.stop?.abort();
+    const { signal } = (this.stop = new AbortController());
+    const all = this.rank === "all";
+    let tries = 0;
+    this.reading = true;
     while (!signal.aborted) {
-      let ended = 0;
-      for (let rank = 0; rank < Math.min(this.ranks, RANKS_MAX) && !signal.aborted; rank += 1) {
-        const state = from.get(rank) ?? { offset: `-${RANK_TAIL_BYTES}`, rest: "", ended: false };
-        from.set(rank, state);
-        if (state.ended) {
-          ended += 1;
+      const ranks = all ? [...Array(Math.min(this.ranks, RANKS_MAX)).keys()] : [Number(this.rank) || 0];
+      let open = 0, busy = false;
+      for (const rank of ranks) {
+        const place = this.places.get(rank) ?? new Place(rank, this.attempt, all ? RANK_TAIL_BYTES : TAIL_BYTES);
+        this.places.set(rank, place);
+        if (place.ended && !this.attempt && this.attempts > place.attempt) {
+          place.next(place.attempt + 1);
+          this.push(rank, `[stoker: attempt ${place.attempt}]`);
+        }
+        if (place.ended) continue;
+        open += 1;
+        const got = await this.answer(place, all ? 0 : WAIT_S, signal);
+        if (signal.aborted) return;
+        if (got === null) return (this.reading = false);
+        if (got < 0) {
+          await pause(BACK_MS[Math.min(tries++, BACK_MS.length - 1)] * (0.75 + Math.random() / 2));
           continue;
         }
-        try {
-          const answer = await fetch(`/api/v1/jobs/${encodeURIComponent(id)}/logs?rank=${rank}&offset=${state.offset}&limit=1048576${attempt}`, { signal });
-          if (!answer.ok) {
-            const problem = await answer.json().catch(() => ({}));
-            if (problem.code !== "not_started" && problem.code !== "rate_limited") this.say(`Rank ${rank}: ${problem.message ?? `refused with status ${answer.status}`}`);
-            await wait(500);
-            continue;
-          }
-          const bytes = new Uint8Array(await answer.arrayBuffer());
-          const first = state.offset[0] === "-";
-          state.offset = `${Number(answer.headers.get("X-Stoker-Log-Offset")) + bytes.length}`;
-          state.ended = answer.headers.get("X-Stoker-Log-Ended") === "true" && state.offset === answer.headers.get("X-Stoker-Log-Size");
-          this.bytes += bytes.length;
-          state.decoder ??= new TextDecoder();
-          const lines = (state.rest + state.decoder.decode(bytes, { stream: true })).split("\n");
-          state.rest = lines.pop();
-          if (first && answer.headers.get("X-Stoker-Log-Offset") !== "0") lines.shift();
-          if (state.ended && state.rest) lines.push(state.rest);
-          for (const line of lines) this.waiting.push([rank, line.slice(0, LINE_MAX)]);
-        } catch {
-          if (signal.aborted) return;
-        }
+        tries = 0;
+        busy ||= got >= PIECE_BYTES / 2;
         this.draw();
-        await wait(100);
+        if (all) await pause(50);
+        // What the page can't draw yet isn't read either: the rest waits where it is.
+        while (this.waiting.length > LINES_MAX && !signal.aborted) await pause(50);
       }
-      if (ended === Math.min(this.ranks, RANKS_MAX)) return this.tell("Its output has ended.");
-      await wait(900);
+      if (!open) {
+        this.reading = false;
+        return this.tell("It has ended.");
+      }
+      if (!busy) await pause(all ? 900 : PACE_MS);
     }
   }
 
-  take(text) {
-    const lines = (this.rest + text).split("\n");
-    this.rest = lines.pop();
-    while (this.rest.length > LINE_MAX) {
-      lines.push(this.rest.slice(0, LINE_MAX));
-      this.rest = this.rest.slice(LINE_MAX);
+  // How many bytes came; below 0 = nothing can be had now; null = nothing ever will, and why was said.
+  async answer(place, wait_s, signal) {
+    const query = new URLSearchParams({ rank: place.rank, offset: place.offset, limit: PIECE_BYTES });
+    if (place.attempt) query.set("attempt", place.attempt);
+    if (wait_s && !place.offset.startsWith("-")) query.set("wait_s", wait_s);
+    const late = new AbortController();
+    const stop = () => late.abort();
+    const timer = setTimeout(stop, ANSWER_MS_MAX);
+    signal.addEventListener("abort", stop);
+    try {
+      const told = await fetch(`/api/v1/jobs/${encodeURIComponent(this.id)}/logs?${query}`, { signal: late.signal });
+      if (!told.ok) return this.refused(place, told.status, await told.json().catch(() => ({})));
+      const bytes = new Uint8Array(await told.arrayBuffer());
+      if (signal.aborted) return -1;
+      const header = (name) => told.headers.get(`X-Stoker-Log-${name}`);
+      this.take(place, bytes, Number(header("Offset")), Number(header("Size")));
+      place.attempt = Number(header("Attempt"));
+      place.ended = header("Ended") === "true" && Number(place.offset) >= place.size;
+      if (place.ended && place.rest) {
+        this.push(place.rank, place.rest);
+        place.rest = "";
+      }
+      if (!this.lines && !this.waiting.length) this.say("It has written nothing yet.");
+      return bytes.length;
+    } catch {
+      if (!signal.aborted) this.tell("The connection was cut; it is tried again, and goes on from there.");
+      return -1;
+    } finally {
+      clearTimeout(timer);
+      signal.removeEventListener("abort", stop);
     }
-    for (const line of lines) {
-      for (let at = 0; at === 0 || at < line.length; at += LINE_MAX) this.waiting.push(line.slice(at, at + LINE_MAX));
+  }
+
+  refused(place, status, problem) {
+    if (status === 401) {
+      this.tell("Your session is over: sign in, and it goes on.");
+      return null;
     }
-    this.draw();
+    const passing = PASSING.includes(problem.code) || status === 429 || status >= 500;
+    const which = this.rank === "all" && place.rank ? `Rank ${place.rank}: ` : "";
+    const said = problem.message ? `${which}${problem.message}. ${problem.hint}` : `${which}refused with status ${status}`;
+    if (problem.code !== "rate_limited") this.lines ? this.tell(said) : this.say(said);
+    return passing ? -1 : null;
+  }
+
+  take(place, bytes, offset, size) {
+    const first = place.offset.startsWith("-");
+    // Where it doesn't begin at a beginning, or bytes between are gone, the rest of a line is no line.
+    if (first ? offset > 0 : offset > Number(place.offset)) {
+      place.cut = true;
+      if (!first) {
+        this.push(place.rank, `[stoker: ${bytesIn(offset - Number(place.offset))} are missing here]`);
+        place.rest = "";
+      }
+    }
+    Object.assign(place, { offset: `${offset + bytes.length}`, size });
+    this.bytes += bytes.length;
+    const lines = (place.rest + place.decoder.decode(bytes, { stream: true })).split("\n");
+    place.rest = lines.pop();
+    if (place.cut && lines.length) {
+      lines.shift();
+      place.cut = false;
+    }
+    while (place.rest.length > LINE_MAX) {
+      lines.push(place.rest.slice(0, LINE_MAX));
+      place.rest = place.rest.slice(LINE_MAX);
+    }
+    for (const line of lines) this.push(place.rank, line);
+    if (size - Number(place.offset) > BEHIND_BYTES_MAX) {
+      const next = size - TAIL_BYTES;
+      this.push(place.rank, `[stoker: ${bytesIn(next - Number(place.offset))} are left out here, since they came faster than they can be shown]`);
+      Object.assign(place, { offset: `${next}`, rest: "", cut: true, decoder: new TextDecoder() });
+    }
+  }
+
+  push(rank, line) {
+    const shown = this.rank === "all" ? rank : "";
+    for (let at = 0; at === 0 || at < line.length; at += LINE_MAX) this.waiting.push([shown, line.slice(at, at + LINE_MAX)]);
   }
 
   draw() {
@@ -152,23 +226,28 @@ export class Output {
       while (this.waiting.length && performance.now() < until) for (const line of this.waiting.splice(0, 50)) this.add(line);
       while (this.lines > LINES_MAX + BLOCK) {
         const first = this.log.firstElementChild;
+        const { scrollTop } = this.log;
+        const height = this.bottom ? 0 : first.offsetHeight;
         this.lines -= first.childElementCount;
         this.dropped += first.childElementCount;
         first.remove();
+        if (height) this.log.scrollTop = scrollTop - height; // who reads further up keeps the place
       }
-      if (this.following && this.bottom) this.log.scrollTop = this.log.scrollHeight;
+      this.toEnd();
       this.tell(this.waiting.length ? `${this.waiting.length} lines to draw` : "");
       this.draw();
     });
   }
 
   tell(more) {
+    const places = [...this.places.values()];
+    const whole = places.length === 1 ? places[0].size : 0;
+    const part = whole > this.bytes ? `, ${bytesIn(this.bytes)} of ${bytesIn(whole)}` : `, ${bytesIn(this.bytes)}`;
     const dropped = this.dropped ? ` ${this.dropped.toLocaleString()} earlier lines aren't kept here.` : "";
-    this.say(`${this.lines.toLocaleString()} lines, ${(this.bytes / 1048576).toFixed(1)} MiB.${dropped} ${more}`);
+    this.say(`${this.lines.toLocaleString()} line${this.lines === 1 ? "" : "s"}${part}.${dropped} ${more}`);
   }
 
-  add(told) {
-    const [rank, line] = Array.isArray(told) ? told : ["", told];
+  add([rank, line]) {
     if (!this.block || this.block.childElementCount >= BLOCK) {
       this.block = document.createElement("div");
       this.log.append(this.block);

@@ -4,6 +4,9 @@ import { follow } from "./ticks.js";
 const meta = document.querySelector("meta[name=stoker]").dataset;
 export const csrf = meta.csrf;
 const EACH_S = 1000; // of busy minutes one refresh a second; the first one comes at once
+const ANSWER_MS_MAX = 30000;
+const PART_MS_MAX = 15000; // a connection that died while the machine slept tells nobody
+const CLOCK_MS_MAX = 60000; // that two clocks may differ unsaid
 let ahead_ms = Date.parse(meta.now) - Date.now(); // of the control plane's clock before the browser's
 
 // -- times ------------------------------------------------------------------------------------------------------------
@@ -88,17 +91,25 @@ export function say(text, bad = false) {
   saying = setTimeout(() => said.classList.remove("shown"), bad ? 12000 : 4000);
 }
 
-function stale(text, href) {
+// What is wrong with the page, by its kind; the first that there is stands in its line.
+const KINDS = ["session", "cluster", "version", "silent", "part", "clock"];
+const wrong = new Map();
+function stale(kind, text, href) {
+  if ((wrong.get(kind)?.text ?? "") === text) return;
+  text ? wrong.set(kind, { text, href }) : wrong.delete(kind);
+  const shown = KINDS.find((each) => wrong.has(each));
+  const told = wrong.get(shown);
   const line = document.getElementById("stale");
-  line.hidden = !text;
-  line.textContent = text;
-  if (text && href) {
+  line.hidden = !told;
+  line.textContent = told?.text ?? "";
+  line.classList.toggle("warn", shown !== "clock");
+  if (told?.href) {
     const link = document.createElement("a");
-    link.href = href;
-    link.textContent = href === location.href ? "Reload" : "Sign in";
+    link.href = told.href;
+    link.textContent = told.href === location.href ? "Reload" : "Sign in";
     line.append(" ", link);
   }
-  document.getElementById("pulse")?.classList.toggle("off", Boolean(text));
+  document.getElementById("pulse")?.classList.toggle("off", Boolean(told) && shown !== "clock");
 }
 
 // -- REST ---------------------------------------------------------------------------------------------------------------
@@ -116,12 +127,14 @@ export async function rest(method, path, body, headers = {}) {
         ...headers,
       },
       body: body === undefined ? undefined : JSON.stringify(body),
+      signal: AbortSignal.timeout(ANSWER_MS_MAX),
     });
   } catch {
     throw new Error("the control plane doesn't answer; try again in a moment");
   }
   const told = await answer.json().catch(() => ({}));
   if (!answer.ok) {
+    if (answer.status === 401) signedOut();
     const fault = new Error(told.message ? `${told.message}. ${told.hint}` : `refused with status ${answer.status}`);
     fault.code = told.code;
     throw fault;
@@ -141,6 +154,7 @@ export async function refresh(part) {
     state.again = true;
     return;
   }
+  if (wrong.has("session")) return;
   if (document.hidden) {
     state.again = true;
     return;
@@ -150,22 +164,27 @@ export async function refresh(part) {
   state.again = false;
   if (wait_ms > 0) await new Promise((done) => setTimeout(done, wait_ms));
   state.at = performance.now();
+  state.stop = new AbortController();
+  const late = setTimeout(() => state.stop.abort(), PART_MS_MAX);
   try {
-    const answer = await fetch(part.dataset.src || location.href, { headers: { "HX-Request": "true", Accept: "text/html" } });
+    const answer = await fetch(part.dataset.src || location.href, { headers: { "HX-Request": "true", Accept: "text/html" }, signal: state.stop.signal });
     if (answer.ok) {
       const text = await answer.text();
       await htmx.swap({ sourceElement: part, target: part, text, swap: "outerMorph" });
       tellTimes(part);
       part.dispatchEvent(new CustomEvent("refreshed", { bubbles: true }));
-      stale("");
+      if (state.fault) stale("part", "");
+      state.fault = false;
     } else if (answer.status === 401) {
       signedOut();
     } else if (answer.status !== 503 && answer.status !== 429) {
-      stale(`This can't be shown any more: ${await answer.text()}`);
+      state.fault = true;
+      stale("part", `This can't be shown any more: ${await answer.text()}.`);
     }
   } catch {
     // The stream notices too, and says it.
   }
+  clearTimeout(late);
   state.busy = false;
   if (state.again) refresh(part);
 }
@@ -177,26 +196,41 @@ export function refreshAll(topics) {
   }
 }
 
+export const isOver = () => wrong.has("session");
+
 function signedOut() {
-  stale("Your session is over. What you see may be old.", `/login?next=${encodeURIComponent(location.pathname + location.search)}`);
+  stale("session", "Your session is over: what you see may be old. This page goes on as it is once you have signed in.", `/login?next=${encodeURIComponent(location.pathname + location.search)}`);
+}
+
+function tellClock() {
+  const off_ms = Math.abs(ahead_ms);
+  stale("clock", off_ms > CLOCK_MS_MAX ? `This machine's clock is ${span(off_ms)} ${ahead_ms > 0 ? "behind" : "ahead of"} the control plane's. Ages are told by the control plane's.` : "");
 }
 
 follow({
   tick(told) {
     ahead_ms = Date.parse(told.now) - Date.now();
+    stale("silent", "");
     if (told.ended) signedOut();
-    else if (told.version !== meta.version) stale(`Stoker is now version ${told.version}, and this page of ${meta.version}.`, location.href);
-    else stale("");
+    stale("version", told.version === meta.version ? "" : `Stoker is now version ${told.version}, and this page of ${meta.version}.`, location.href);
+    stale("cluster", told.cluster === meta.cluster ? "" : "Another cluster answers here now than the one that this page is of.", location.href);
+    tellClock();
     if (told.topics) refreshAll(told.topics);
     document.dispatchEvent(new CustomEvent("tick", { detail: told }));
   },
   back() {
+    // Other connections died with the stream: what is asked over one is asked anew.
     refreshAll();
+    for (const part of parts()) waiting.get(part)?.stop?.abort();
+    document.dispatchEvent(new CustomEvent("back"));
   },
   silent(s) {
-    stale(`No word from the control plane for ${s} s: what you see may be old. It comes back by itself.`);
+    stale("silent", `No word from the control plane for ${s} s: what you see may be old. It comes back by itself.`);
   },
   signedOut,
+  signedIn() {
+    location.reload(); // the page of the new session
+  },
 });
 
 setInterval(() => {
@@ -228,6 +262,7 @@ document.addEventListener("click", async (event) => {
   if (posts) {
     try {
       await rest("POST", posts.dataset.post);
+      sessionStorage.clear(); // what was typed is nobody else's
       location.assign(posts.dataset.next || location.href);
     } catch (fault) {
       say(fault.message, true);
@@ -257,7 +292,12 @@ export function question({ title, lines = [], text, field, fields, yes = "Yes", 
     list.className = "preview";
     for (const each of lines) {
       const row = document.createElement("li");
-      row.textContent = each;
+      for (const text of [each].flat()) {
+        const part = document.createElement("span");
+        part.className = "apart";
+        part.textContent = text;
+        row.append(part, " ");
+      }
       list.append(row);
     }
     form.append(list);

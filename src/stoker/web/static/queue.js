@@ -82,7 +82,7 @@ document.addEventListener("click", async (event) => {
     query.delete("after");
     try {
       const told = await rest("GET", `/api/v1/jobs?${query}`);
-      for (const job of told.jobs) if (!job.reduced) selected.set(job.id, { id: job.id, name: job.name, state: job.state, user: job.user || job.submitted_by });
+      for (const job of told.jobs) if (!job.reduced && !job.outline) selected.set(job.id, { id: job.id, name: job.name, state: job.state, user: job.user || job.submitted_by });
       if (told.next) say(`The first ${told.jobs.length} of ${told.total} are selected`);
     } catch (fault) {
       say(fault.message, true);

@@ -1,10 +1,36 @@
 // The form for a job, and the same job as command line, REST body and Python.
-import { rest, say, span, now } from "./page.js";
+import { commandLine, curl, python, shellLine, shellWords } from "./job_forms.js";
+import { now, rest, say, span } from "./page.js";
 
 const form = document.getElementById("submit");
 const text = (name) => form.elements[name].value.trim();
-const PLACED = ["gpu_count", "gpu_share", "gpu_memory_mb", "memory_mb", "time_limit", "env"]; // in fields of other names
+const GIB_MB = 1024;
+const DRAFT = "stoker-draft";
+const PLACED = ["command", "gpu_count", "gpu_share", "gpu_memory_mb", "memory_mb", "time_limit", "env", "hold"]; // in fields of other names, or of other kinds
 const KEPT = {}; // fields of a job that is submitted again and that the form has no place for
+const KEPT_ENV = {}; // its variables of several lines
+let words = null; // of its command, where that was a list
+const needsToken = Boolean(form?.dataset.needsToken);
+
+// A command that was a list stays one while it reads as one; a script and an image want one.
+function command() {
+  const typed = text("command");
+  if (words === null) return typed;
+  if (typed === shellLine(words)) return words;
+  return shellWords(typed) ?? typed;
+}
+
+function variables() {
+  const env = { ...KEPT_ENV };
+  let fault = "";
+  for (const line of form.elements.env.value.split("\n")) {
+    const at = line.indexOf("=");
+    if (at > 0) env[line.slice(0, at).trim()] = line.slice(at + 1);
+    else if (line.trim()) fault = `"${line.trim().slice(0, 40)}" is no KEY=value`;
+  }
+  form.elements.env.setCustomValidity(fault);
+  return env;
+}
 
 function body() {
   const made = { ...KEPT };
@@ -13,16 +39,16 @@ function body() {
     else delete made[name];
   };
   const whole = (name) => (text(name) === "" ? undefined : Number(text(name)));
-  put("command", text("command"));
+  put("command", command());
   put("name", text("name"));
   const gpus = Number(text("gpus") || 0);
   if (gpus > 0 && gpus < 1) put("gpu_share", gpus);
   else put("gpu_count", gpus || undefined);
   put("tasks", whole("tasks") > 1 ? whole("tasks") : undefined);
   put("gpu_model", text("gpu_model"));
-  put("gpu_memory_mb", whole("gpu_memory") ? whole("gpu_memory") * 1024 : undefined);
+  put("gpu_memory_mb", whole("gpu_memory") ? Math.round(whole("gpu_memory") * GIB_MB) : undefined);
   put("cpus", whole("cpus"));
-  put("memory_mb", whole("memory") ? Math.round(whole("memory") * 1024) : undefined);
+  put("memory_mb", whole("memory") ? Math.round(whole("memory") * GIB_MB) : undefined);
   put("time_limit", text("time"));
   put("tenant", text("tenant"));
   put("partition", text("partition"));
@@ -31,45 +57,16 @@ function body() {
   for (const name of ["workdir", "image", "array", "where", "after", "comment"]) put(name, text(name));
   put("retries", whole("retries") || undefined);
   if (form.elements.hold.checked) made.hold = true;
-  const env = {};
-  for (const line of text("env").split("\n")) {
-    const at = line.indexOf("=");
-    if (at > 0) env[line.slice(0, at).trim()] = line.slice(at + 1);
-  }
+  const env = variables();
   if (Object.keys(env).length) made.env = env;
   return made;
-}
-
-const quote = (word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", `'"'"'`)}'`);
-const size = (mb) => (mb % 1024 ? `${mb}MiB` : `${mb / 1024}GiB`);
-const OPTIONS = {
-  name: "--name", gpu_count: "--gpus", gpu_share: "--gpus", tasks: "--tasks", gpu_model: "--gpu-model", gpu_memory_mb: "--gpu-memory", cpus: "--cpus", memory_mb: "--memory", time_limit: "--time",
-  tenant: "--tenant", partition: "--partition", priority: "--priority", class: "--class", workdir: "--workdir", image: "--image", array: "--array", where: "--where", after: "--after", retries: "--retries", comment: "--comment",
-};
-function commandLine(job) {
-  const words = ["stoker", "submit"];
-  for (const [name, option] of Object.entries(OPTIONS)) {
-    if (job[name] === undefined) continue;
-    words.push(option, quote(name.endsWith("_mb") ? size(job[name]) : String(job[name])));
-  }
-  for (const [key, value] of Object.entries(job.env ?? {})) words.push("--env", quote(`${key}=${value}`));
-  if (job.hold) words.push("--hold");
-  const command = Array.isArray(job.command) ? job.command.map(quote).join(" ") : quote(job.command || "COMMAND");
-  return `${words.join(" ")} -- ${command}`;
-}
-const curl = (job) => `curl -X POST ${location.origin}/api/v1/jobs \\\n  -H 'Content-Type: application/json' \\\n  -H "Authorization: Bearer $STOKER_TOKEN" \\\n  -d ${quote(JSON.stringify(job))}`;
-function python(job) {
-  // JSON's strings are Python's; `class` is a word of Python's own.
-  const value = (each) => (each === true ? "True" : typeof each === "object" && !Array.isArray(each) ? `{${Object.entries(each).map(([key, one]) => `${JSON.stringify(key)}: ${value(one)}`).join(", ")}}` : JSON.stringify(each));
-  const fields = Object.entries(job).map(([name, each]) => `    ${name === "class" ? "job_class" : name}=${value(each)},`);
-  return `from stoker.wire.client import Client, JobBody\n\nwith Client(${JSON.stringify(location.origin)}) as client:\n    job = client.submit(JobBody(\n${fields.map((each) => `    ${each}`).join("\n")}\n    ))\n    print(job.id)`;
 }
 
 function show() {
   const job = body();
   document.getElementById("as-cli").textContent = commandLine(job);
-  document.getElementById("as-rest").textContent = curl(job);
-  document.getElementById("as-python").textContent = python(job);
+  document.getElementById("as-rest").textContent = curl(job, needsToken);
+  document.getElementById("as-python").textContent = python(job, needsToken);
 }
 
 // What would become of it, asked a moment after the last key: of a job that isn't there yet.
@@ -82,6 +79,13 @@ async function tryIt(force = false) {
   asked = text;
   const place = document.getElementById("become");
   const hint = document.getElementById("become-hint");
+  const wrong = [...form.elements].find((each) => each.willValidate && !each.checkValidity());
+  if (wrong) {
+    place.className = "become bad";
+    place.textContent = `${wrong.closest("label")?.firstChild.textContent.trim() ?? wrong.name}: ${wrong.validationMessage}`;
+    hint.textContent = "";
+    return;
+  }
   try {
     const told = await rest("POST", "/api/v1/jobs/preview", job);
     if (text !== asked) return;
@@ -101,24 +105,47 @@ function trySoon() {
 }
 
 if (form) {
+  const set = (name, value) => {
+    if (value === undefined || value === null) return;
+    const field = form.elements[name];
+    if (field.tagName === "SELECT" && ![...field.options].some((each) => each.value === String(value))) field.add(new Option(value));
+    field.value = value;
+  };
   const again = new URLSearchParams(location.search).get("again") && sessionStorage.getItem("stoker-again");
   if (again) {
     const job = JSON.parse(again);
-    const set = (name, value) => {
-      if (value === undefined || value === null) return;
-      const field = form.elements[name];
-      if (field.tagName === "SELECT" && ![...field.options].some((each) => each.value === String(value))) field.add(new Option(value));
-      field.value = value;
-    };
-    set("command", Array.isArray(job.command) ? job.command.map(quote).join(" ") : job.command);
+    if (Array.isArray(job.command)) words = job.command;
+    set("command", shellLine(job.command));
     set("gpus", job.gpu_share ?? job.gpu_count ?? 0);
-    set("gpu_memory", job.gpu_memory_mb && job.gpu_memory_mb / 1024);
-    set("memory", job.memory_mb && job.memory_mb / 1024);
+    set("gpu_memory", job.gpu_memory_mb && job.gpu_memory_mb / GIB_MB);
+    set("memory", job.memory_mb && job.memory_mb / GIB_MB);
     set("time", job.time_limit);
     for (const name of ["name", "tasks", "gpu_model", "cpus", "tenant", "partition", "priority", "class", "workdir", "image", "array", "where", "retries", "comment"]) set(name, job[name]);
     for (const [name, value] of Object.entries(job)) if (!form.elements[name] && !PLACED.includes(name)) KEPT[name] = value;
-    set("env", Object.entries(job.env ?? {}).map(([key, value]) => `${key}=${value}`).join("\n"));
+    const several = ([key, value]) => value.includes("\n") || key.trim() !== key;
+    const env = Object.entries(job.env ?? {});
+    Object.assign(KEPT_ENV, Object.fromEntries(env.filter(several)));
+    set("env", env.filter((each) => !several(each)).map(([key, value]) => `${key}=${value}`).join("\n"));
+    const kept = [...Object.keys(KEPT), ...Object.keys(KEPT_ENV)];
+    const note = document.getElementById("again-kept");
+    note.hidden = !kept.length;
+    note.textContent = `Kept of the job as it was: ${kept.join(", ").replaceAll("_", " ")}.`;
   }
+  // What was typed is here again after a reload, and after signing in anew.
+  const draft = `${DRAFT}${location.search}`;
+  for (const [name, value] of Object.entries(JSON.parse(sessionStorage.getItem(draft) ?? "{}"))) {
+    const field = form.elements[name];
+    if (field?.type === "checkbox") field.checked = value;
+    else if (field) set(name, value);
+  }
+  form.addEventListener("input", () => {
+    const typed = [...form.elements].filter((each) => each.name).map((each) => [each.name, each.type === "checkbox" ? each.checked : each.value]);
+    sessionStorage.setItem(draft, JSON.stringify(Object.fromEntries(typed)));
+  });
+  document.getElementById("submit-clear").addEventListener("click", () => {
+    sessionStorage.removeItem(draft);
+    location.assign("/submit");
+  });
   form.addEventListener("input", () => {
     show();
     trySoon();
@@ -137,6 +164,7 @@ if (form) {
     button.disabled = true;
     try {
       const job = await rest("POST", "/api/v1/jobs", body(), { "Idempotency-Key": key });
+      sessionStorage.removeItem(draft);
       location.assign(`/jobs/${encodeURIComponent(job.id)}`);
     } catch (refused) {
       fault.textContent = refused.message;

@@ -2,59 +2,78 @@
 // A browser keeps six connections to one server, so ten pages with a stream each would leave none for anything else.
 const SILENT_MS = 12000; // two beats and a bit
 const BACK_MS = [500, 1000, 2000, 4000, 5000];
+const SESSION_MS = 5000; // between two looks at whether somebody has signed in again
 
 export function follow(hear) {
   const channel = "BroadcastChannel" in window ? new BroadcastChannel(`stoker-ticks-${location.host}`) : null;
   let heard = performance.now();
   let lost = false;
+  let over = false; // the session is
+  let holds = false; // the lock, and so the stream of all pages
   let source = null;
+  let opened = 0;
+  let looked = 0;
   let tries = 0;
 
   function take(told) {
     heard = performance.now();
     const was = lost;
     lost = false;
+    over ||= told.ended;
     hear.tick(told);
     if (was) hear.back();
   }
 
   function open() {
-    source = new EventSource("/live");
-    source.onmessage = (message) => {
+    source?.close();
+    const mine = (source = new EventSource("/live"));
+    opened = performance.now();
+    mine.onmessage = (message) => {
       tries = 0;
-      const told = JSON.parse(message.data);
+      const told = { ...JSON.parse(message.data), holds };
       channel?.postMessage(told);
       take(told);
-      if (told.ended) {
-        source.close();
-      }
+      if (told.ended) mine.close();
     };
-    source.onerror = () => {
+    mine.onerror = () => {
       // Only of a connection that was cut a browser tries again by itself; of a refusal it doesn't.
-      if (source.readyState === EventSource.CLOSED) again();
+      if (mine === source && mine.readyState === EventSource.CLOSED) again();
     };
   }
 
   async function again() {
-    source.close();
+    const mine = source;
+    mine.close();
     const wait_ms = BACK_MS[Math.min(tries++, BACK_MS.length - 1)];
     await new Promise((done) => setTimeout(done, wait_ms * (0.75 + Math.random() / 2)));
+    const status = await sessionStatus();
+    if (mine !== source || over) return;
+    if (status === 401) {
+      over = true;
+      hear.signedOut();
+    } else open();
+  }
+
+  async function sessionStatus() {
+    looked = performance.now();
     try {
-      const answer = await fetch("/session", { headers: { Accept: "application/json" } });
-      if (answer.status === 401) {
-        hear.signedOut();
-        return;
-      }
+      return (await fetch("/session", { headers: { Accept: "application/json" }, signal: AbortSignal.timeout(SILENT_MS) })).status;
     } catch {
-      // not there yet
+      return 0; // not there yet
     }
-    open();
   }
 
   if (channel && navigator.locks) {
-    channel.onmessage = (message) => take(message.data);
+    channel.onmessage = (message) => {
+      take(message.data);
+      if (!holds && message.data.holds) {
+        source?.close();
+        source = null;
+      }
+    };
     // Held as long as this page lives; then another page gets it.
     navigator.locks.request("stoker-ticks", () => {
+      holds = true;
       open();
       return new Promise(() => {});
     });
@@ -62,11 +81,19 @@ export function follow(hear) {
     open();
   }
 
-  setInterval(() => {
-    const silent_ms = performance.now() - heard;
-    if (silent_ms > SILENT_MS) {
-      lost = true;
-      hear.silent(Math.round(silent_ms / 1000));
+  setInterval(async () => {
+    const now = performance.now();
+    if (over) {
+      // Whoever signs in on another page has all pages back.
+      if (!document.hidden && now - looked > SESSION_MS && (await sessionStatus()) === 200) hear.signedIn();
+      return;
     }
+    const silent_ms = now - heard;
+    if (silent_ms < SILENT_MS) return;
+    lost = true;
+    hear.silent(Math.round(silent_ms / 1000));
+    // A connection that died while the machine slept tells nobody, and a page that holds the stream may be frozen:
+    // a page that is looked at opens one anew, by itself.
+    if (!document.hidden && now - opened > SILENT_MS) open();
   }, 1000);
 }

@@ -5,7 +5,8 @@ const canvas = document.getElementById("gantt");
 const tip = document.getElementById("tip");
 const SPANS = { "1h": 3600e3, "6h": 21600e3, "1d": 86400e3, "7d": 604800e3 };
 const LANE = 9, HEAD = 16, TOP = 20, LEFT = 0;
-let told = null, chosen = "1h", from = 0, to = 0, follows = true, boxes = [], at = -1;
+let chosenBar = null; // by keys
+let told = null, chosen = "1h", from = 0, to = 0, follows = true, fits = true, boxes = [], at = -1;
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
 // Neighbours in number are far apart in colour.
@@ -16,13 +17,15 @@ function reset() {
   const whole = SPANS[chosen];
   // A quarter of the width is for what is planned.
   [from, to] = [now() - whole * 0.8, now() + whole * 0.2];
-  follows = true;
+  follows = fits = true;
 }
 
 function draw() {
   if (!told) return;
   if (follows) {
-    const width = to - from;
+    // Of a young cluster what there is fills the width.
+    const oldest = Math.min(now(), ...told.bars.filter((bar) => !bar.planned).map((bar) => Date.parse(bar.start)));
+    const width = fits ? Math.min(SPANS[chosen], Math.max(60e3, (now() - oldest) * 1.35)) : to - from;
     [from, to] = [now() - width * 0.8, now() + width * 0.2];
   }
   const width = canvas.clientWidth || 600;
@@ -36,10 +39,10 @@ function draw() {
   const pen = penOf(canvas, height);
   const x = (time) => LEFT + ((time - from) / (to - from)) * (width - LEFT);
   // times
-  const steps = [60e3, 300e3, 600e3, 1800e3, 3600e3, 7200e3, 21600e3, 43200e3, 86400e3];
+  const steps = [5e3, 10e3, 30e3, 60e3, 300e3, 600e3, 1800e3, 3600e3, 7200e3, 21600e3, 43200e3, 86400e3];
   const step = steps.find((each) => (each / (to - from)) * width > 70) ?? 86400e3;
   const shift = new Date().getTimezoneOffset() * 60e3;
-  const label = new Intl.DateTimeFormat(undefined, step >= 43200e3 ? { month: "short", day: "numeric" } : { hour: "2-digit", minute: "2-digit" });
+  const label = new Intl.DateTimeFormat(undefined, step >= 43200e3 ? { month: "short", day: "numeric" } : { hour: "2-digit", minute: "2-digit", ...(step < 60e3 ? { second: "2-digit" } : {}) });
   for (let time = Math.ceil((from - shift) / step) * step + shift; time < to; time += step) {
     pen.fillStyle = css("--line");
     pen.fillRect(x(time), TOP - 4, 1, height);
@@ -75,6 +78,7 @@ function draw() {
       boxes.push([left, top, Math.max(3, right - left), LANE, bar]);
     }
   }
+  if (chosenBar) at = boxes.findIndex(([, , , , bar]) => bar.job === chosenBar.job && bar.node === chosenBar.node && bar.start === chosenBar.start);
   pen.fillStyle = css("--accent");
   pen.fillRect(x(now()), TOP - 4, 1.5, height);
   if (at >= 0 && boxes[at]) {
@@ -112,23 +116,50 @@ canvas.addEventListener("pointermove", (event) => {
     return;
   }
   at = under(event);
+  chosenBar = null;
+  show(event.pageX + 12, event.pageY + 14);
+  draw();
+});
+function tell(bar) {
+  const end = bar.end ? Date.parse(bar.end) : now();
+  return `${bar.job} ${bar.name}\n${[bar.user, bar.tenant].filter(Boolean).join(", ")}\n${bar.planned ? `planned on ${bar.node}, at the latest ${new Date(bar.start).toLocaleString()}` : `${bar.node}, ${bar.gpus.length} GPU${bar.gpus.length === 1 ? "" : "s"}, ${words(end - Date.parse(bar.start))}, ${bar.state.replaceAll("_", " ")}`}`;
+}
+function show(x, y) {
   tip.hidden = at < 0;
-  if (at >= 0) {
-    const bar = boxes[at][4];
-    const end = bar.end ? Date.parse(bar.end) : now();
-    tip.textContent = `${bar.job} ${bar.name}\n${[bar.user, bar.tenant].filter(Boolean).join(", ")}\n${bar.planned ? `planned on ${bar.node}, at the latest ${new Date(bar.start).toLocaleString()}` : `${bar.node}, ${bar.gpus.length} GPUs, ${words(end - Date.parse(bar.start))}, ${bar.state.replaceAll("_", " ")}`}`;
-    tip.style.left = `${Math.min(event.pageX + 12, scrollX + document.documentElement.clientWidth - tip.offsetWidth - 8)}px`;
-    tip.style.top = `${event.pageY + 14}px`;
-  }
+  if (at < 0) return;
+  tip.textContent = tell(boxes[at][4]);
+  tip.style.left = `${Math.max(8, Math.min(x, scrollX + document.documentElement.clientWidth - tip.offsetWidth - 8))}px`;
+  tip.style.top = `${y}px`;
+}
+// By keys from bar to bar, in the order of their starts.
+function step(by) {
+  const shown = [...new Set(boxes.map((each) => each[4]))].sort((one, other) => Date.parse(one.start) - Date.parse(other.start) || Number.parseInt(one.job, 10) - Number.parseInt(other.job, 10));
+  if (!shown.length) return;
+  const was = shown.findIndex((each) => chosenBar && each.job === chosenBar.job && each.node === chosenBar.node && each.start === chosenBar.start);
+  const next = by === Infinity ? shown.length - 1 : by === -Infinity ? 0 : was < 0 ? (by > 0 ? 0 : shown.length - 1) : Math.min(shown.length - 1, Math.max(0, was + by));
+  chosenBar = shown[next];
+  at = boxes.findIndex((each) => each[4] === chosenBar);
+  const [x, y, , height] = boxes[at];
+  const box = canvas.getBoundingClientRect();
+  show(box.left + scrollX + x, box.top + scrollY + y + height + 6);
+  document.getElementById("gantt-said").textContent = tell(chosenBar);
+  draw();
+}
+canvas.addEventListener("blur", () => {
+  chosenBar = null;
+  at = -1;
+  tip.hidden = true;
   draw();
 });
 canvas.addEventListener("pointerleave", () => {
+  if (chosenBar) return;
   at = -1;
   tip.hidden = true;
   draw();
 });
 function zoom(factor, part = 0.8) {
   const middle = from + (to - from) * part;
+  fits = false;
   const width = Math.min(30 * 86400e3, Math.max(60e3, (to - from) * factor));
   [from, to] = [middle - width * part, middle + width * (1 - part)];
   draw();
@@ -141,7 +172,12 @@ canvas.addEventListener("wheel", (event) => {
 }, { passive: false });
 canvas.addEventListener("keydown", (event) => {
   const by = { ArrowLeft: -0.2, ArrowRight: 0.2 }[event.key];
-  if (by) {
+  const along = { ArrowUp: -1, ArrowDown: 1, Home: -Infinity, End: Infinity }[event.key];
+  if (along) {
+    event.preventDefault();
+    step(along);
+  } else if (event.key === "Enter" && at >= 0) location.assign(`/jobs/${encodeURIComponent(boxes[at][4].job)}`);
+  else if (by) {
     event.preventDefault();
     const width = to - from;
     [from, to] = [from + by * width, to + by * width];

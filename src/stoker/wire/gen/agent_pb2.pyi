@@ -125,6 +125,8 @@ class Gpu(_message.Message):
     SIMULATED_FIELD_NUMBER: _builtins.int
     PARENT_FIELD_NUMBER: _builtins.int
     SUSPECT_FIELD_NUMBER: _builtins.int
+    NUMA_NODE_FIELD_NUMBER: _builtins.int
+    BUS_FIELD_NUMBER: _builtins.int
     uuid: _builtins.str
     index: _builtins.int
     model: _builtins.str
@@ -134,6 +136,10 @@ class Gpu(_message.Message):
     """UUID of the GPU of which it is a MIG instance. Empty = it is a GPU of its own."""
     suspect: _builtins.bool
     """Whether other GPUs are preferred to it."""
+    numa_node: _builtins.int
+    """Absent = it isn't told."""
+    bus: _builtins.str
+    """PCI address."""
     def __init__(
         self,
         *,
@@ -144,14 +150,45 @@ class Gpu(_message.Message):
         simulated: _builtins.bool = ...,
         parent: _builtins.str = ...,
         suspect: _builtins.bool = ...,
+        numa_node: _builtins.int | None = ...,
+        bus: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_numa_node", b"_numa_node", "numa_node", b"numa_node"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_numa_node", b"_numa_node", "bus", b"bus", "index", b"index", "memory_mb", b"memory_mb", "model", b"model", "numa_node", b"numa_node", "parent", b"parent", "simulated", b"simulated", "suspect", b"suspect", "uuid", b"uuid"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__numa_node: _TypeAlias = _typing.Literal["numa_node"]  # noqa: Y015
+    _WhichOneofArgType__numa_node: _TypeAlias = _typing.Literal["_numa_node", b"_numa_node"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__numa_node) -> _WhichOneofReturnType__numa_node | None: ...
+
+Global___Gpu: _TypeAlias = Gpu  # noqa: Y015
+
+@_typing.final
+class GpuLink(_message.Message):
+    """NVLinks between two GPUs of a node, by their indexes, the lower one first."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FIRST_FIELD_NUMBER: _builtins.int
+    SECOND_FIELD_NUMBER: _builtins.int
+    LANES_FIELD_NUMBER: _builtins.int
+    first: _builtins.int
+    second: _builtins.int
+    lanes: _builtins.int
+    def __init__(
+        self,
+        *,
+        first: _builtins.int = ...,
+        second: _builtins.int = ...,
+        lanes: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["index", b"index", "memory_mb", b"memory_mb", "model", b"model", "parent", b"parent", "simulated", b"simulated", "suspect", b"suspect", "uuid", b"uuid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first", b"first", "lanes", b"lanes", "second", b"second"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
-Global___Gpu: _TypeAlias = Gpu  # noqa: Y015
+Global___GpuLink: _TypeAlias = GpuLink  # noqa: Y015
 
 @_typing.final
 class GpuCondition(_message.Message):
@@ -234,6 +271,7 @@ class RegisterRequest(_message.Message):
     SHARES_GPUS_FIELD_NUMBER: _builtins.int
     CONDITIONS_FIELD_NUMBER: _builtins.int
     WITHHELD_FIELD_NUMBER: _builtins.int
+    LINKS_FIELD_NUMBER: _builtins.int
     MPS_FIELD_NUMBER: _builtins.int
     UNENFORCED_FIELD_NUMBER: _builtins.int
     CONTAINERS_FAULT_FIELD_NUMBER: _builtins.int
@@ -291,6 +329,10 @@ class RegisterRequest(_message.Message):
     def withheld(self) -> _containers.RepeatedCompositeFieldContainer[Global___Gpu]:
         """GPUs that it has and does not offer now, since they are not healthy. None of them is among `gpus`."""
 
+    @_builtins.property
+    def links(self) -> _containers.RepeatedCompositeFieldContainer[Global___GpuLink]:
+        """Pairs of its GPUs that NVLink joins."""
+
     def __init__(
         self,
         *,
@@ -317,6 +359,7 @@ class RegisterRequest(_message.Message):
         shares_gpus: _builtins.bool = ...,
         conditions: _abc.Iterable[Global___GpuCondition] | None = ...,
         withheld: _abc.Iterable[Global___Gpu] | None = ...,
+        links: _abc.Iterable[Global___GpuLink] | None = ...,
         mps: _builtins.str = ...,
         unenforced: _builtins.str = ...,
         containers_fault: _builtins.str = ...,
@@ -324,7 +367,7 @@ class RegisterRequest(_message.Message):
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "address", b"address", "agent_uid", b"agent_uid", "allow_root", b"allow_root", "boot_id", b"boot_id", "conditions", b"conditions", "containers_fault", b"containers_fault", "cpus", b"cpus", "executors", b"executors", "fault", b"fault", "gpu_fault", b"gpu_fault", "gpus", b"gpus", "keeps_leases", b"keeps_leases", "keeps_scripts", b"keeps_scripts", "labels", b"labels", "limits", b"limits", "memory_mb", b"memory_mb", "mps", b"mps", "node", b"node", "opens_no_stream", b"opens_no_stream", "reads_latin_1", b"reads_latin_1", "shares_gpus", b"shares_gpus", "simulated", b"simulated", "taints", b"taints", "unenforced", b"unenforced", "version", b"version", "withheld", b"withheld"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["account", b"account", "address", b"address", "agent_uid", b"agent_uid", "allow_root", b"allow_root", "boot_id", b"boot_id", "conditions", b"conditions", "containers_fault", b"containers_fault", "cpus", b"cpus", "executors", b"executors", "fault", b"fault", "gpu_fault", b"gpu_fault", "gpus", b"gpus", "keeps_leases", b"keeps_leases", "keeps_scripts", b"keeps_scripts", "labels", b"labels", "limits", b"limits", "links", b"links", "memory_mb", b"memory_mb", "mps", b"mps", "node", b"node", "opens_no_stream", b"opens_no_stream", "reads_latin_1", b"reads_latin_1", "shares_gpus", b"shares_gpus", "simulated", b"simulated", "taints", b"taints", "unenforced", b"unenforced", "version", b"version", "withheld", b"withheld"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -542,6 +585,9 @@ class GpuReading(_message.Message):
     TEMPERATURE_C_FIELD_NUMBER: _builtins.int
     POWER_MW_FIELD_NUMBER: _builtins.int
     QUIET_MS_FIELD_NUMBER: _builtins.int
+    SM_CLOCK_MHZ_FIELD_NUMBER: _builtins.int
+    MEMORY_CLOCK_MHZ_FIELD_NUMBER: _builtins.int
+    CLOCK_EVENTS_FIELD_NUMBER: _builtins.int
     uuid: _builtins.str
     utilization_percent: _builtins.int
     memory_used_mb: _builtins.int
@@ -549,6 +595,10 @@ class GpuReading(_message.Message):
     power_mw: _builtins.int
     quiet_ms: _builtins.int
     """For how long the task that holds it has computed nothing there. 0 = it does, or nothing holds it."""
+    sm_clock_mhz: _builtins.int
+    memory_clock_mhz: _builtins.int
+    clock_events: _builtins.int
+    """What bounds its clocks, as bits of NVML's nvmlClocksEventReasons."""
     def __init__(
         self,
         *,
@@ -558,23 +608,34 @@ class GpuReading(_message.Message):
         temperature_c: _builtins.int | None = ...,
         power_mw: _builtins.int | None = ...,
         quiet_ms: _builtins.int = ...,
+        sm_clock_mhz: _builtins.int | None = ...,
+        memory_clock_mhz: _builtins.int | None = ...,
+        clock_events: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_memory_used_mb", b"_memory_used_mb", "_power_mw", b"_power_mw", "_temperature_c", b"_temperature_c", "_utilization_percent", b"_utilization_percent", "memory_used_mb", b"memory_used_mb", "power_mw", b"power_mw", "temperature_c", b"temperature_c", "utilization_percent", b"utilization_percent"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_memory_clock_mhz", b"_memory_clock_mhz", "_memory_used_mb", b"_memory_used_mb", "_power_mw", b"_power_mw", "_sm_clock_mhz", b"_sm_clock_mhz", "_temperature_c", b"_temperature_c", "_utilization_percent", b"_utilization_percent", "memory_clock_mhz", b"memory_clock_mhz", "memory_used_mb", b"memory_used_mb", "power_mw", b"power_mw", "sm_clock_mhz", b"sm_clock_mhz", "temperature_c", b"temperature_c", "utilization_percent", b"utilization_percent"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_memory_used_mb", b"_memory_used_mb", "_power_mw", b"_power_mw", "_temperature_c", b"_temperature_c", "_utilization_percent", b"_utilization_percent", "memory_used_mb", b"memory_used_mb", "power_mw", b"power_mw", "quiet_ms", b"quiet_ms", "temperature_c", b"temperature_c", "utilization_percent", b"utilization_percent", "uuid", b"uuid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_memory_clock_mhz", b"_memory_clock_mhz", "_memory_used_mb", b"_memory_used_mb", "_power_mw", b"_power_mw", "_sm_clock_mhz", b"_sm_clock_mhz", "_temperature_c", b"_temperature_c", "_utilization_percent", b"_utilization_percent", "clock_events", b"clock_events", "memory_clock_mhz", b"memory_clock_mhz", "memory_used_mb", b"memory_used_mb", "power_mw", b"power_mw", "quiet_ms", b"quiet_ms", "sm_clock_mhz", b"sm_clock_mhz", "temperature_c", b"temperature_c", "utilization_percent", b"utilization_percent", "uuid", b"uuid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__memory_clock_mhz: _TypeAlias = _typing.Literal["memory_clock_mhz"]  # noqa: Y015
+    _WhichOneofArgType__memory_clock_mhz: _TypeAlias = _typing.Literal["_memory_clock_mhz", b"_memory_clock_mhz"]  # noqa: Y015
     _WhichOneofReturnType__memory_used_mb: _TypeAlias = _typing.Literal["memory_used_mb"]  # noqa: Y015
     _WhichOneofArgType__memory_used_mb: _TypeAlias = _typing.Literal["_memory_used_mb", b"_memory_used_mb"]  # noqa: Y015
     _WhichOneofReturnType__power_mw: _TypeAlias = _typing.Literal["power_mw"]  # noqa: Y015
     _WhichOneofArgType__power_mw: _TypeAlias = _typing.Literal["_power_mw", b"_power_mw"]  # noqa: Y015
+    _WhichOneofReturnType__sm_clock_mhz: _TypeAlias = _typing.Literal["sm_clock_mhz"]  # noqa: Y015
+    _WhichOneofArgType__sm_clock_mhz: _TypeAlias = _typing.Literal["_sm_clock_mhz", b"_sm_clock_mhz"]  # noqa: Y015
     _WhichOneofReturnType__temperature_c: _TypeAlias = _typing.Literal["temperature_c"]  # noqa: Y015
     _WhichOneofArgType__temperature_c: _TypeAlias = _typing.Literal["_temperature_c", b"_temperature_c"]  # noqa: Y015
     _WhichOneofReturnType__utilization_percent: _TypeAlias = _typing.Literal["utilization_percent"]  # noqa: Y015
     _WhichOneofArgType__utilization_percent: _TypeAlias = _typing.Literal["_utilization_percent", b"_utilization_percent"]  # noqa: Y015
     @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__memory_clock_mhz) -> _WhichOneofReturnType__memory_clock_mhz | None: ...
+    @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__memory_used_mb) -> _WhichOneofReturnType__memory_used_mb | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__power_mw) -> _WhichOneofReturnType__power_mw | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__sm_clock_mhz) -> _WhichOneofReturnType__sm_clock_mhz | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__temperature_c) -> _WhichOneofReturnType__temperature_c | None: ...
     @_typing.overload

@@ -4,7 +4,7 @@ from typing import Final
 
 import msgspec
 
-from stoker.brain.domain.gpu_telemetry import GpuReading
+from stoker.brain.domain.gpu_telemetry import GpuReading, throttled_by
 
 STALE_S: Final = 20
 """Figures that are older are called stale: four heartbeats."""
@@ -20,9 +20,13 @@ class GpuFiguresView(msgspec.Struct, frozen=True, kw_only=True):
     memory_used_mb: int | None
     temperature_c: int | None
     power_w: float | None
+    sm_clock_mhz: int | None = None
+    memory_clock_mhz: int | None = None
+    throttled: tuple[str, ...] = ()
+    """What slows it down: `hot`, `power_brake`, or `slowed` where its driver says no more. Empty: nothing."""
     of_whole_gpu: tuple[str, ...] = ()
-    """Names of figures here that are those of the whole GPU: of a MIG instance the driver tells no temperature and no
-    power of its own."""
+    """Names of figures here that are those of the whole GPU: of a MIG instance the driver tells no temperature, power
+    and clocks of its own."""
     age_s: float
     """How old they are."""
     stale: bool = False
@@ -70,13 +74,17 @@ class NodeHourView(msgspec.Struct, frozen=True, kw_only=True):
 
 def gpu_figures_view(reading: GpuReading, age_s: float, *, is_mig: bool = False) -> GpuFiguresView:
     """Return the shape of a reading that is so old. `is_mig`: it is of a MIG instance."""
-    told = {"temperature_c": reading.temperature_c, "power_w": reading.power_mw} if is_mig else {}
+    clocks = {"sm_clock_mhz": reading.sm_clock_mhz, "memory_clock_mhz": reading.memory_clock_mhz}
+    told = {"temperature_c": reading.temperature_c, "power_w": reading.power_mw, **clocks} if is_mig else {}
     return GpuFiguresView(
         of_whole_gpu=tuple(name for name, value in told.items() if value is not None),
         utilization_percent=reading.utilization_percent,
         memory_used_mb=reading.memory_used_mb,
         temperature_c=reading.temperature_c,
         power_w=None if reading.power_mw is None else round(reading.power_mw / 1_000, 1),
+        sm_clock_mhz=reading.sm_clock_mhz,
+        memory_clock_mhz=reading.memory_clock_mhz,
+        throttled=throttled_by(reading.clock_events),
         age_s=round(age_s, 1),
         stale=age_s > STALE_S,
         idle_s=reading.quiet_ms // 1_000,

@@ -68,8 +68,21 @@ class GpuView(msgspec.Struct, frozen=True, kw_only=True):
     parent: str = ""
     """UUID of the GPU of which this is a MIG instance. Its temperature and power are those of that GPU. Empty: it is a
     GPU of its own."""
+    numa_node: int | None = None
+    """NUMA node that it is beside. Null: it isn't told."""
+    bus: str = ""
+    """PCI address, as the driver writes it. Empty: it has none."""
     figures: GpuFiguresView | None = None
     """What it does at the moment. Null = its node has told nothing of it."""
+
+
+class GpuLinkView(msgspec.Struct, frozen=True, kw_only=True):
+    """NVLinks between two GPUs of a node, directly or through switches. Placement doesn't look at them yet."""
+
+    first: int
+    second: int
+    """`device_index` of both, the lower one first."""
+    lanes: int
 
 
 class GpuListView(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,6 +161,8 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     memory_mb: int
     free: FreeView
     gpus: list[GpuView]
+    links: list[GpuLinkView] = []
+    """Pairs of its GPUs that NVLink joins."""
     jobs: list[str]
     strays: list[OrphanTaskView]
     labels: dict[str, str]

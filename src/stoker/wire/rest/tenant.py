@@ -154,8 +154,8 @@ class TenantView(msgspec.Struct, frozen=True, kw_only=True):
     limit_gpus: int | None
     borrowed_gpus: int | float
     warnings: tuple[str, ...] = ()
-    """In the answer to a change: what was taken and can't be kept as things are, such as a guarantee of more GPUs than
-    the cluster has."""
+    """Where one tenant is shown or changed: what was taken and can't be kept as things are, such as a guarantee of more
+    GPUs than the cluster has."""
 
 
 class TenantListView(msgspec.Struct, frozen=True, kw_only=True):

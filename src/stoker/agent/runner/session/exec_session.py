@@ -119,6 +119,8 @@ class ExecSession:
         """Since when nobody is connected."""
         self.ended_s = NEVER
         self.hung_up_s = -NEVER
+        self.ends_s = NEVER
+        """When its task is to end, since its terminal was hung up."""
         """When it was hung up last."""
         self.over = False
         """It has ended, and all that is waited for was read (X5)."""
@@ -185,7 +187,7 @@ class ExecSession:
         """Let a client have what follows the first `at` bytes, or all that is kept if that is negative."""
         self.client = client
         self.sent = self.acked = min(max(at, self.ring.begin), self.ring.end)
-        self.gone_s, self.full_s = NEVER, NEVER
+        self.gone_s, self.full_s, self.ends_s = NEVER, NEVER, NEVER
 
     def detach(self, now_s: float) -> None:
         """Note that nobody is connected."""
@@ -227,9 +229,14 @@ class ExecSession:
         """Send a signal to the processes in the foreground of its terminal, or to the group of its program."""
         self._signal(self._foreground() or self.pid, number)
 
-    def hang_up(self) -> None:
-        """Send what a terminal sends that is closed; one that is stopped must wake to hear it."""
+    def hang_up(self, heed_s: float = NEVER) -> None:
+        """Send what a terminal sends that is closed; one that is stopped must wake to hear it.
+
+        A task's own, unless it stays, has `heed_s` for its end.
+        """
         self.hung_up_s = clock.boot_s()
+        if self.main and not self.stays:
+            self.ends_s = min(self.ends_s, self.hung_up_s + heed_s)
         for group in dict.fromkeys((self.pid, self._foreground() or self.pid)):
             self._signal(group, signal.SIGHUP)
             self._signal(group, signal.SIGCONT)

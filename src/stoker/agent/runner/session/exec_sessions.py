@@ -9,6 +9,8 @@ Rules: Z1  a program that is executed in a task gets the task's account, groups,
            had of it must be there. A newer client replaces the older, which may not be known to be dead
        Z3  a program whose client has been gone for `session_gone_s` gets SIGHUP and its session is over, unless it is a
            terminal that stays. While no control plane is heard from, that isn't counted: no client could come back
+       Z7  a task whose own terminal was hung up, and doesn't stay, ends: as if it were cancelled, after another
+           `session_gone_s` in which its program didn't heed the SIGHUP and no client came
        Z4  a client that says what is no frame is left, and so is one of a task's own terminal whose window has been
            full for `STALL_S`: the task doesn't wait for who looks on
        Z5  at most `TASK_SESSIONS_MAX` of one task and `SESSIONS_MAX` of all are open; one more is refused. Terminals of
@@ -98,7 +100,7 @@ class ExecSessions:
         `containers` as for the programs.
         """
         self._settings = settings
-        self._tasks = tasks
+        self._tasks, self._trees = tasks, trees
         self._programs = SessionPrograms(settings.node, trees, containers)
         self._silent_s = silent_s
         self.surroundings = Surroundings()
@@ -134,7 +136,7 @@ class ExecSessions:
         """Note the end of a task's own program: what others executed beside it goes with it (Z1)."""
         for session in self._of(task.key):
             if session.main:
-                task.hung_up = now_s <= session.hung_up_s + HEEDED_S
+                task.hung_up = task.hung_up or now_s <= session.hung_up_s + HEEDED_S
                 self._ended(session, status, now_s)
             else:
                 session.hang_up()
@@ -177,9 +179,10 @@ class ExecSessions:
                 self._forget(session)
         return True
 
-    def advance(self) -> None:
-        """Do what is due (Z3, Z4, Z6)."""
+    def advance(self) -> dict[str, RunnerTask]:
+        """Do what is due (Z3, Z4, Z6), and return the tasks that end by it (Z7)."""
         now_s = clock.boot_s()
+        ending: dict[str, RunnerTask] = {}
         self.surroundings.pack(now_s)
         self._programs.advance(now_s)
         for client in [each for each in self._clients.values() if now_s >= each.left_s]:
@@ -189,12 +192,19 @@ class ExecSessions:
                 self._move(session, now_s)
             if session.client is None and now_s >= session.gone_s + self._settings.session_gone_s:
                 self._gone(session, now_s)
+            if now_s >= session.ends_s:
+                session.ends_s = NEVER
+                if session.status is None and (task := self._tasks.get(session.key)) is not None:
+                    task.end_hung_up(self._trees, now_s)
+                    ending[task.key] = task
+        return ending
 
     @property
     def next_check_s(self) -> float:
         """Boot time at which `advance` is due."""
         due = min((self.surroundings.due_s, self._programs.due_s, *(each.left_s for each in self._clients.values())))
         for session in self._sessions.values():
+            due = min(due, session.ends_s)
             if session.status is not None and not session.over:
                 due = min(due, session.ended_s + DRAIN_S)
             if session.client is None and (session.status is not None or not session.stays):
@@ -206,8 +216,7 @@ class ExecSessions:
             session.gone_s = now_s
         elif session.main and session.key in self._tasks:
             if session.status is None and not session.stays:
-                session.hang_up()
-                session.stays = True  # what doesn't heed it goes on, as behind any terminal that is closed
+                session.hang_up(self._settings.session_gone_s)
             session.gone_s = NEVER
         elif session.status is not None or not session.stays:
             session.hang_up()
@@ -284,7 +293,7 @@ class ExecSessions:
         elif kind == "detach":
             session.stays = session.main
         elif kind == "hangup":
-            session.hang_up()
+            session.hang_up(self._settings.session_gone_s)
         elif kind == "done":
             client.session = None
             self._close(client)

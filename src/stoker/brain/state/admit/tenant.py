@@ -1,7 +1,8 @@
 """Admission of commands that make, change and delete tenants, and that set the shares of the class pools.
 
 Rules: T1  a name is that of a label's value, and not empty; `default` always exists
-       T2  the guarantees of the tenants beneath one add up to at most its own; at the top nothing is above
+       T2  the guarantees of the tenants beneath one add up to at most its own. At the top nothing is above: more than
+           the cluster has is taken, since nodes come and go, and who sets or looks at such a guarantee is warned
        T3  a guarantee is no higher than the limit of the same tenant
        T4  a tenant's place in the tree never changes
        T5  a tenant that a job which hasn't ended, a token or another tenant names can't be deleted; its secrets go
