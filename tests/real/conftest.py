@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Generator, Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -16,6 +17,18 @@ from tests.real.forks import Fork, forker_pid
 from tests.real.say import Say
 from tests.real.up_process import UpProcess, until
 from tests.real.virtual_machine import Template, template
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+
+@pytest.fixture(scope="module")
+def browser() -> "Iterator[Browser]":
+    """A Chromium for the tests of one file."""
+    from tests.real.pages import chromium  # few files need it
+
+    with chromium() as made:
+        yield made
 
 
 @pytest.hookimpl(wrapper=True)

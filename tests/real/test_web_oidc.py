@@ -14,7 +14,7 @@ from stoker.wire.client import Client
 from stoker.wire.rest.token import NewTokenBody
 from tests.real.control_process import free_port
 from tests.real.moved_clocks import MovedClocks
-from tests.real.pages import PATIENCE_MS, SHAPES, Visitor, chromium
+from tests.real.pages import PATIENCE_MS, SHAPES, Visitor
 from tests.real.pair_process import Half, until
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(600)]
@@ -22,12 +22,6 @@ PROVIDER = Path(__file__).parent / "oidc" / "provider.mjs"
 VERSION = "oidc-provider@8.8.1"
 
 expect.set_options(timeout=PATIENCE_MS)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as made:
-        yield made
 
 
 @pytest.fixture(scope="module")

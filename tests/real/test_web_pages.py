@@ -17,7 +17,7 @@ from stoker.brain.domain.access import Role
 from stoker.wire.client import Client, JobBody
 from stoker.wire.rest.token import NewTokenBody
 from tests.real.control_process import ControlProcess
-from tests.real.pages import PATIENCE_MS, SHAPES, Visitor, chromium, findings
+from tests.real.pages import PATIENCE_MS, SHAPES, Visitor, findings
 from tests.real.pair_process import Pair, until
 from tests.real.up_process import UpProcess
 from tools.web_tasks import CLICKS_MAX, PAGE, table, tried
@@ -40,12 +40,6 @@ READS_FORWARD = """() => {
 COLOURS = "printf '\\033[1;31mred\\033[0m plain\\n'; echo \"$1\"; sleep 600"
 
 expect.set_options(timeout=PATIENCE_MS)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as made:
-        yield made
 
 
 @pytest.fixture(scope="module")

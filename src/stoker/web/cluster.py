@@ -20,7 +20,7 @@ from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.gpu import GpuStatus
 from stoker.brain.state.cluster import ClusterState
 from stoker.web.formatting import owner
-from stoker.web.site import Context, Site
+from stoker.web.site import FIGURES_STILL_S, Context, Site
 from stoker.wire import endpoints
 from stoker.wire.rest.job import LIST_MAX, JobView
 from stoker.wire.rest.node import GpuListView, GpuView
@@ -74,7 +74,7 @@ def routes(site: Site) -> list[Route]:
     async def gpu_map(request: Request) -> GpuMap:
         return map_of(site.control.committer.state, await site.ask(request, endpoints.GPUS))
 
-    return [site.page("/", "cluster.html", "cluster", show), site.data("/map", gpu_map)]
+    return [site.page("/", "cluster.html", "cluster", show), site.data("/map", gpu_map, still_s=FIGURES_STILL_S)]
 
 
 def users_of(jobs: Sequence[JobView]) -> list[tuple[str, str, float, int]]:

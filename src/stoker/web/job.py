@@ -1,7 +1,7 @@
 """The page of one job: its story, why it waits or ended, its output, a terminal in it, and what may be done with it.
 
-Why it waits is asked apart from the rest (`/jobs/ID/why`): a search for alternatives takes longer than all the others,
-and a standby refuses it, which then is what that part says.
+What its GPUs do is asked apart from the rest (`/jobs/ID/gpus`), every second. So is why it waits (`/jobs/ID/why`): a
+search for alternatives takes longer than all the others, and a standby refuses it, which then is what that part says.
 """
 
 from typing import Any, Final
@@ -12,11 +12,11 @@ from starlette.routing import Route
 
 from stoker.api.http.responses import caller_of
 from stoker.brain.domain.access import Role
-from stoker.brain.domain.errors import StokerError
+from stoker.brain.domain.errors import StokerError, refusal_error
 from stoker.brain.domain.job import TextEncoding, Visible
 from stoker.brain.domain.lifecycle import FINAL, JobState
 from stoker.web.formatting import command_line, ms_between, owner, percent
-from stoker.web.site import Context, Site
+from stoker.web.site import FIGURES_STILL_S, Context, Site
 from stoker.wire import endpoints
 from stoker.wire.rest.audit import JobEventsView
 from stoker.wire.rest.job import AttemptView, JobsView, JobView
@@ -56,6 +56,12 @@ def routes(site: Site) -> list[Route]:
             "ranks_max": RANKS_MAX,
         }
 
+    async def gpus(request: Request) -> Context:
+        job = await site.ask(request, endpoints.JOB, job_id=request.path_params["job_id"])
+        if isinstance(job, JobsView):
+            raise refusal_error("several_jobs", "the GPUs of one job are shown", "name one member")
+        return {"job": job, "ranks_max": RANKS_MAX}
+
     async def why(request: Request) -> Context:
         job_id = request.path_params["job_id"]
         try:
@@ -65,6 +71,7 @@ def routes(site: Site) -> list[Route]:
 
     return [
         site.page("/jobs/{job_id}", "job.html", "queue", show),
+        site.page("/jobs/{job_id}/gpus", "job_gpus.html", "queue", gpus, still_s=FIGURES_STILL_S),
         site.page("/jobs/{job_id}/why", "why.html", "queue", why),
     ]
 

@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.routing import Route
 
 from stoker.brain.domain.health import HealthState
-from stoker.web.site import Context, Site
+from stoker.web.site import FIGURES_STILL_S, Context, Site
 from stoker.wire import endpoints
 from stoker.wire.rest.node import NodeView
 
@@ -28,7 +28,7 @@ def routes(site: Site) -> list[Route]:
 
     return [
         site.page("/nodes", "nodes.html", "nodes", show_all),
-        site.page("/nodes/{name}", "node.html", "nodes", show),
+        site.page("/nodes/{name}", "node.html", "nodes", show, still_s=FIGURES_STILL_S),
     ]
 
 

@@ -36,6 +36,8 @@ SHARED_S: Final = 0.25
 """For how long a rendering is given to others who may see the same. Ticks have the same distance."""
 STILL_S: Final = 2.0
 """For how long where nothing has happened since."""
+FIGURES_STILL_S: Final = 0.5
+"""For how long then what has figures of GPUs, which are no events and come once a second while somebody looks."""
 DATA_SHARED_S: Final = 1.0
 """For how long columns for a script, which are of every GPU of the cluster."""
 _SIGNED_OUT: Final = ("token_missing", "session_ended")
@@ -67,7 +69,7 @@ class Site:
         """Return what REST answers the reader of a page. Raises: StokerError."""
         return await inner_get(self.control, request, endpoint, query, **path_params)
 
-    def page(self, path: str, template: str, active: str, show: Show) -> Route:
+    def page(self, path: str, template: str, active: str, show: Show, *, still_s: float = STILL_S) -> Route:
         """Return the route of a page: `show` returns what its template knows beside the frame."""
 
         async def draw(request: Request) -> bytes:
@@ -78,27 +80,30 @@ class Site:
 
         async def answer(request: Request) -> Response:
             try:
-                content = await (self._once(request, draw) if _FRAGMENT in request.headers else draw(request))
+                is_part = _FRAGMENT in request.headers
+                content = await (self._once(request, draw, SHARED_S, still_s) if is_part else draw(request))
             except StokerError as fault:
                 return self.refused(request.scope, fault.refusal, caller_of(request))
             return Response(content, headers=HEADERS, media_type="text/html")
 
         return Route(path, answer, methods=["GET"])
 
-    def data(self, path: str, show: Callable[[Request], Awaitable[msgspec.Struct]]) -> Route:
+    def data(
+        self, path: str, show: Callable[[Request], Awaitable[msgspec.Struct]], *, still_s: float = STILL_S
+    ) -> Route:
         """Return the route of what a page's script draws, as JSON; a refusal is one of REST."""
 
         async def draw(request: Request) -> bytes:
             return msgspec.json.encode(await show(request))
 
         async def answer(request: Request) -> Response:
-            content = await self._once(request, draw, DATA_SHARED_S)
+            content = await self._once(request, draw, DATA_SHARED_S, still_s)
             return Response(content, headers=HEADERS, media_type="application/json")
 
         return Route(path, answer, methods=["GET"])
 
     async def _once(
-        self, request: Request, draw: Callable[[Request], Awaitable[bytes]], shared_s: float = SHARED_S
+        self, request: Request, draw: Callable[[Request], Awaitable[bytes]], shared_s: float, still_s: float
     ) -> bytes:
         """Return the rendering that readers with the same rights share for a moment (S1)."""
         caller, now, position = caller_of(request), self.control.clock.mono(), self.control.committer.state.position
@@ -107,7 +112,7 @@ class Site:
         person = "" if caller.role is Role.ADMIN and b"mine" not in query else caller.account
         key = (request.scope["path"], query, caller.role, caller.tenant, person, bool(caller.token))
         at, of, task = self._shared.get(key, (0.0, position, None))
-        good_s = max(STILL_S, shared_s) if of == position else shared_s
+        good_s = max(still_s, shared_s) if of == position else shared_s
         if task is None or now - at > good_s or (task.done() and (task.cancelled() or task.exception())):
             task = asyncio.ensure_future(draw(request))
             self._shared.pop(key, None)

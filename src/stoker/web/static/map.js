@@ -208,6 +208,9 @@ new ResizeObserver(draw).observe(canvas);
 
 // -- figures --------------------------------------------------------------------------------------------------------------------
 
+// Figures of few nodes come every second while somebody looks, those of many with heartbeats.
+const NEAR_NODES = 16;
+const pause_ms = () => (told && told.nodes.length <= NEAR_NODES ? 900 : 1900);
 let asking = false, asked = 0, plot = null;
 async function ask() {
   if (asking || document.hidden) return;
@@ -252,8 +255,8 @@ function chart(busy, mean) {
   } else plot.setData(points);
 }
 document.addEventListener("tick", (event) => {
-  if (event.detail.topics.some((each) => each === "job" || each === "node") && performance.now() - asked > 1900) ask();
+  if (event.detail.topics.some((each) => each === "job" || each === "node") && performance.now() - asked > pause_ms()) ask();
 });
-setInterval(() => performance.now() - asked > 1900 && ask(), 500);
+setInterval(() => performance.now() - asked > pause_ms() && ask(), 250);
 document.addEventListener("visibilitychange", () => !document.hidden && ask());
 ask();
