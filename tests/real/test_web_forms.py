@@ -20,7 +20,7 @@ from stoker.wire.rest.tenant import NewTenantBody
 from stoker.wire.rest.token import NewTokenBody
 from tests.real.control_process import ControlProcess
 from tests.real.forks import SRC
-from tests.real.pages import PATIENCE_MS, SHAPES, Visitor, chromium, findings
+from tests.real.pages import PATIENCE_MS, SHAPES, Visitor, findings
 from tests.real.up_process import UpProcess, until
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(600)]
@@ -54,12 +54,6 @@ ALL: dict[str, Any] = {
 OF_ONE_SUBMIT = ("id", "job_id", "uid", "submitted_at", "reason", "state", "attempts", "notices", "planned_start")
 
 expect.set_options(timeout=PATIENCE_MS)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as made:
-        yield made
 
 
 @pytest.fixture(scope="module")

@@ -45,6 +45,8 @@ expect.set_options(timeout=PATIENCE_MS)
 @pytest.fixture(scope="module")
 def cluster(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpProcess]:
     with UpProcess(tmp_path_factory.mktemp("up"), "--nodes", "2", "--gpus-per-node", "2", "--stop-grace", "0") as up:
+        with Client(up.url) as client:
+            until(lambda: client.status().online_nodes == 2, lambda: "a node is missing")
         yield up
 
 

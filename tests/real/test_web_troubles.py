@@ -12,8 +12,8 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from stoker.wire.client import Client, JobBody
-from tests.real.pages import PATIENCE_MS, SHAPES, Visitor, chromium
-from tests.real.up_process import UpProcess
+from tests.real.pages import PATIENCE_MS, SHAPES, Visitor
+from tests.real.up_process import UpProcess, until
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(600)]
 COUNTING = "i=0; while sleep 0.1; do i=$((i + 1)); echo line $i; done"
@@ -116,12 +116,6 @@ def wire(port: int) -> Iterator[Wire]:
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with chromium() as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
 def cluster(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpProcess]:
     with UpProcess(tmp_path_factory.mktemp("up"), "--nodes", "1", "--gpus-per-node", "2", "--stop-grace", "0") as up:
         yield up
@@ -130,6 +124,7 @@ def cluster(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Itera
 @pytest.fixture(scope="module")
 def client(cluster: UpProcess) -> Iterator[Client]:
     with Client(cluster.url) as made:
+        until(lambda: made.status().online_nodes == 1, what="its node")
         yield made
 
 
