@@ -103,8 +103,9 @@ async def _node(number: int, port: int, token: str, joined: asyncio.Event) -> No
     known = registration(number)
     session = await link.connect(known)
     await session.send(TaskInventory(boot_id="boot", tasks=()))
+    one_at_a_time = asyncio.Lock()
     async with asyncio.TaskGroup() as duties:
-        duties.create_task(_start_all(session))
+        duties.create_task(_start_all(session, one_at_a_time))
         joined.set()
         await asyncio.sleep(number % 100 / 100)
         sequence = 0
@@ -115,14 +116,16 @@ async def _node(number: int, port: int, token: str, joined: asyncio.Event) -> No
                 GpuReading(uuid=gpu.uuid, utilization_percent=int(now) % 100, temperature_c=60, memory_used_mb=40_000)
                 for gpu in known.inventory.gpus
             )
-            await session.send(Beat(sequence=sequence, at=Instant(int(now * 1_000)), gpus=read))
+            async with one_at_a_time:
+                await session.send(Beat(sequence=sequence, at=Instant(int(now * 1_000)), gpus=read))
             await asyncio.sleep(session.heartbeat_s)
 
 
-async def _start_all(session: LinkSession) -> None:
+async def _start_all(session: LinkSession, one_at_a_time: asyncio.Lock) -> None:
     async for told in session.instructions():
         if isinstance(told, Start):
-            await session.send(Started(key=told.key, at=Instant(int(time.time() * 1_000)), pid=1))
+            async with one_at_a_time:
+                await session.send(Started(key=told.key, at=Instant(int(time.time() * 1_000)), pid=1))
 
 
 def body(number: int, **more: Any) -> JobBody:  # noqa: ANN401  # fields

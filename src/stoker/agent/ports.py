@@ -67,7 +67,7 @@ class LinkSession(Protocol):
         ...
 
     async def send(self, *reports: Report) -> None:
-        """Send reports, in this order."""
+        """Send reports, in this order. One call at a time: the next begins when this one has returned."""
         ...
 
     def instructions(self) -> AsyncGenerator[Instruction | BeatAnswered | FigureWatch, None]:
