@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import click
 import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner, Result
@@ -15,19 +14,12 @@ from stoker.adapters.entropy import SystemEntropy
 from stoker.brain.domain.errors import StokerError
 from stoker.cli.contexts import context_names, present_context
 from stoker.cli.main import root
-from stoker.cli.server import credentials_of, server_option, servers_of
 from stoker.cli.wiring.contexts import add_context
 from stoker.wire.token import fresh_token, id_of
+from tests.cli.test_credentials import HOME, probe
 
 TYPED, GIVEN, KEPT, OLD = (fresh_token(SystemEntropy()) for _ in range(4))
-HOME, PARIS, UNREACHED = "http://head:8080", "http://paris-a:8080,http://paris-b:8080", "http://127.0.0.1:1"
-
-
-@click.command()
-@server_option
-@click.pass_context
-def probe(ctx: click.Context) -> None:
-    click.echo(f"{servers_of(ctx)} {credentials_of(ctx).token or '-'}")
+PARIS, UNREACHED = "http://paris-a:8080,http://paris-b:8080", "http://127.0.0.1:1"
 
 
 @pytest.fixture(autouse=True)

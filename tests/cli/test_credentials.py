@@ -28,7 +28,7 @@ def probe(ctx: click.Context) -> None:
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where the person's file would be."""
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    for name in ("STOKER_TOKEN", "STOKER_SERVER"):
+    for name in ("STOKER_TOKEN", "STOKER_SERVER", "STOKER_CONTEXT"):
         monkeypatch.delenv(name, raising=False)
     return tmp_path / "stoker" / "config.yaml"
 

@@ -8,7 +8,9 @@ from typing import Any, Final
 
 from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, sync_playwright
 
+from stoker.wire.client import Client
 from tests.real.browser import find_browser
+from tests.real.up_process import UpProcess, until
 
 PATIENCE_MS: Final = 30_000
 """A browser on a busy machine with two cores."""
@@ -66,6 +68,24 @@ class Visitor:
 
     def close(self) -> None:
         self.context.close()
+
+
+@contextmanager
+def visiting(browser: Browser, url: str) -> Iterator[Visitor]:
+    """Somebody with a wide window, whose browser complains of nothing."""
+    made = Visitor(browser, url, **SHAPES["wide"])
+    yield made
+    made.close()
+    assert made.complaints == []
+
+
+@contextmanager
+def shown_cluster(folder: Path, nodes: int) -> Iterator[UpProcess]:
+    """A cluster of nodes with two GPUs each, all of which have joined."""
+    with UpProcess(folder, "--nodes", str(nodes), "--gpus-per-node", "2", "--stop-grace", "0") as up:
+        with Client(up.url) as client:
+            until(lambda: client.status().online_nodes == nodes, what=f"{nodes} nodes")
+        yield up
 
 
 def findings(page: Page) -> list[str]:

@@ -20,8 +20,8 @@ from stoker.wire.rest.tenant import NewTenantBody
 from stoker.wire.rest.token import NewTokenBody
 from tests.real.control_process import ControlProcess
 from tests.real.forks import SRC
-from tests.real.pages import PATIENCE_MS, SHAPES, Visitor, findings
-from tests.real.up_process import UpProcess, until
+from tests.real.pages import PATIENCE_MS, SHAPES, Visitor, findings, shown_cluster, visiting
+from tests.real.up_process import UpProcess
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(600)]
 SCRIPT = "#!/bin/sh\necho \"script of $1\" 'it''s'\nsleep 600\n"
@@ -58,23 +58,20 @@ expect.set_options(timeout=PATIENCE_MS)
 
 @pytest.fixture(scope="module")
 def cluster(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpProcess]:
-    with UpProcess(tmp_path_factory.mktemp("up"), "--nodes", "2", "--gpus-per-node", "2", "--stop-grace", "0") as up:
+    with shown_cluster(tmp_path_factory.mktemp("up"), 2) as up:
         yield up
 
 
 @pytest.fixture(scope="module")
 def client(cluster: UpProcess) -> Iterator[Client]:
     with Client(cluster.url) as made:
-        until(lambda: made.status().online_nodes == 2, what="two nodes")
         yield made
 
 
 @pytest.fixture
 def visitor(browser: Browser, cluster: UpProcess) -> Iterator[Visitor]:
-    made = Visitor(browser, cluster.url, **SHAPES["wide"])
-    yield made
-    made.close()
-    assert made.complaints == []
+    with visiting(browser, cluster.url) as made:
+        yield made
 
 
 @pytest.fixture(scope="module")

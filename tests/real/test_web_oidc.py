@@ -14,7 +14,7 @@ from stoker.wire.client import Client
 from stoker.wire.rest.token import NewTokenBody
 from tests.real.control_process import free_port
 from tests.real.moved_clocks import MovedClocks
-from tests.real.pages import PATIENCE_MS, SHAPES, Visitor
+from tests.real.pages import PATIENCE_MS, SHAPES, Visitor, visiting
 from tests.real.pair_process import Half, until
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(600)]
@@ -90,10 +90,8 @@ def _provider(folder: Path, port: int, redirect: str) -> "subprocess.Popen[bytes
 
 @pytest.fixture
 def visitor(browser: Browser, stoker: Half) -> Iterator[Visitor]:
-    made = Visitor(browser, stoker.url, **SHAPES["wide"])
-    yield made
-    made.close()
-    assert made.complaints == []
+    with visiting(browser, stoker.url) as made:
+        yield made
 
 
 def sign_in(made: Visitor, who: str, path: str = "/queue") -> Page:

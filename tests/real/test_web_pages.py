@@ -17,7 +17,7 @@ from stoker.brain.domain.access import Role
 from stoker.wire.client import Client, JobBody
 from stoker.wire.rest.token import NewTokenBody
 from tests.real.control_process import ControlProcess
-from tests.real.pages import PATIENCE_MS, SHAPES, Visitor, findings
+from tests.real.pages import PATIENCE_MS, SHAPES, Visitor, findings, shown_cluster, visiting
 from tests.real.pair_process import Pair, until
 from tests.real.up_process import UpProcess
 from tools.web_tasks import CLICKS_MAX, PAGE, table, tried
@@ -44,9 +44,7 @@ expect.set_options(timeout=PATIENCE_MS)
 
 @pytest.fixture(scope="module")
 def cluster(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpProcess]:
-    with UpProcess(tmp_path_factory.mktemp("up"), "--nodes", "2", "--gpus-per-node", "2", "--stop-grace", "0") as up:
-        with Client(up.url) as client:
-            until(lambda: client.status().online_nodes == 2, lambda: "a node is missing")
+    with shown_cluster(tmp_path_factory.mktemp("up"), 2) as up:
         yield up
 
 
@@ -65,10 +63,8 @@ def running(client: Client) -> str:
 
 @pytest.fixture
 def visitor(browser: Browser, cluster: UpProcess) -> Iterator[Visitor]:
-    made = Visitor(browser, cluster.url, **SHAPES["wide"])
-    yield made
-    made.close()
-    assert made.complaints == []
+    with visiting(browser, cluster.url) as made:
+        yield made
     assert b"stoker_csp_reports_total" not in urllib.request.urlopen(f"{cluster.url}/metrics").read()
 
 

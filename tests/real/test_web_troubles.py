@@ -12,8 +12,8 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from stoker.wire.client import Client, JobBody
-from tests.real.pages import PATIENCE_MS, SHAPES, Visitor
-from tests.real.up_process import UpProcess, until
+from tests.real.pages import PATIENCE_MS, SHAPES, Visitor, shown_cluster
+from tests.real.up_process import UpProcess
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(600)]
 COUNTING = "i=0; while sleep 0.1; do i=$((i + 1)); echo line $i; done"
@@ -117,14 +117,13 @@ def wire(port: int) -> Iterator[Wire]:
 
 @pytest.fixture(scope="module")
 def cluster(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[UpProcess]:
-    with UpProcess(tmp_path_factory.mktemp("up"), "--nodes", "1", "--gpus-per-node", "2", "--stop-grace", "0") as up:
+    with shown_cluster(tmp_path_factory.mktemp("up"), 1) as up:
         yield up
 
 
 @pytest.fixture(scope="module")
 def client(cluster: UpProcess) -> Iterator[Client]:
     with Client(cluster.url) as made:
-        until(lambda: made.status().online_nodes == 1, what="its node")
         yield made
 
 

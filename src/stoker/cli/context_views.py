@@ -47,6 +47,10 @@ def context_view(name: str) -> ContextView:
     """Return a context as it may be shown. Raises: StokerError `context_unknown`."""
     if name not in context_names():
         raise unknown(name)
+    return _view(name, present_context())
+
+
+def _view(name: str, present: str) -> ContextView:
     kept, fault = UserSettings(), ""
     try:
         kept = settings_of(name) or kept
@@ -54,7 +58,7 @@ def context_view(name: str) -> ContextView:
         fault = refused.refusal.message
     return ContextView(
         name=name,
-        present=name == present_context(),
+        present=name == present,
         server=kept.server,
         token_id=id_of(kept.token) if is_token(kept.token) else "malformed" if kept.token else "",
         ca=kept.ca,
@@ -65,7 +69,8 @@ def context_view(name: str) -> ContextView:
 
 def every_context() -> list[ContextView]:
     """Return all contexts as they may be shown, `default` first."""
-    return [context_view(name) for name in context_names()]
+    present = present_context()
+    return [_view(name, present) for name in context_names()]
 
 
 def context_statuses(views: list[ContextView]) -> list[ContextStatusView]:

@@ -108,8 +108,6 @@ def unknown(name: str) -> "StokerError":
 
     names = context_names()
     near = get_close_matches(name, names, n=3)
-    hint = f"is it {' or '.join(near)}?" if near else f"there are {', '.join(names[:20])}"
-    hint = (
-        f"{hint} `stoker context add NAME URL` adds one" if near else f"{hint}; `stoker context add NAME URL` adds one"
-    )
+    known = f"is it {' or '.join(near)}?" if near else f"there are {', '.join(names[:20])};"
+    hint = f"{known} `stoker context add NAME URL` adds one"
     return refusal_error("context_unknown", f"there is no context {name[:80]!r}", hint, context=name[:80])

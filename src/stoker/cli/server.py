@@ -67,6 +67,15 @@ token_options: Final = with_options(
     ),
 )
 """Options `--token` and `--token-file`, which `credentials` remembers."""
+ca_option: Final = click.option(
+    "--ca",
+    "ca_file",
+    metavar="FILE",
+    type=click.Path(exists=True, dir_okay=False),
+    help="Certificates of the authority to trust, as PEM; they are copied. "
+    "[default: the one that the token names, or the system's]",
+)
+"""Option `--ca` of a command that keeps whom to trust."""
 
 
 def complete_context(ctx: click.Context, option: click.Parameter, begun: str) -> "list[CompletionItem[str]]":

@@ -12,7 +12,7 @@ from stoker.cli.credentials import typed_token
 from stoker.cli.display.output import output_options, show_lines, show_pairs, show_rows, table_options
 from stoker.cli.display.table import Column, fields
 from stoker.cli.options import OnceGroup
-from stoker.cli.server import complete_context, context_option, token_options
+from stoker.cli.server import ca_option, complete_context, context_option, token_options
 
 if TYPE_CHECKING:
     from stoker.cli.context_views import ContextStatusView
@@ -41,14 +41,7 @@ def context() -> None:
 @context.command()
 @click.argument("name")
 @click.argument("servers", metavar="URL[,URL]")
-@click.option(
-    "--ca",
-    "ca_file",
-    metavar="FILE",
-    type=click.Path(exists=True, dir_okay=False),
-    help="Certificates of the authority to trust, as PEM; they are copied. "
-    "[default: the one that the token names, or the system's]",
-)
+@ca_option
 @click.option("--use", is_flag=True, help="Make it the present one, too.")
 @token_options
 @output_options

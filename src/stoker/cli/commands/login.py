@@ -11,7 +11,7 @@ from stoker.cli.contexts import DEFAULT, chosen_context, config_folder, present_
 from stoker.cli.credentials import VARIABLE, given_token, is_insecure
 from stoker.cli.display.output import output_options, show_lines
 from stoker.cli.options import OnceCommand
-from stoker.cli.server import context_option, token_options
+from stoker.cli.server import ca_option, context_option, token_options
 
 if TYPE_CHECKING:
     from stoker.wire.rest.token import CallerView
@@ -19,13 +19,7 @@ if TYPE_CHECKING:
 
 @click.command(cls=OnceCommand)
 @click.argument("servers", metavar="URL[,URL]")
-@click.option(
-    "--ca",
-    "ca_file",
-    metavar="FILE",
-    type=click.Path(exists=True, dir_okay=False),
-    help="Certificates of the authority to trust, as PEM. [default: the one that the token names, or the system's]",
-)
+@ca_option
 @click.option(
     "--browser", is_flag=True, help="Open the web page, and get a token of 12 hours for who is signed in there."
 )

@@ -9,6 +9,7 @@ let chosenBar = null; // by keys
 let told = null, chosen = "1h", from = 0, to = 0, follows = true, fits = true, boxes = [], at = -1;
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
+const isSame = (one, other) => one.job === other.job && one.node === other.node && one.start === other.start;
 // Neighbours in number are far apart in colour.
 const hue = (job) => (Number.parseInt(job, 10) * 137.508) % 360;
 const FAILED = ["failed", "timeout", "out_of_memory", "node_failed", "lost"];
@@ -78,7 +79,7 @@ function draw() {
       boxes.push([left, top, Math.max(3, right - left), LANE, bar]);
     }
   }
-  if (chosenBar) at = boxes.findIndex(([, , , , bar]) => bar.job === chosenBar.job && bar.node === chosenBar.node && bar.start === chosenBar.start);
+  if (chosenBar) at = boxes.findIndex((each) => isSame(each[4], chosenBar));
   pen.fillStyle = css("--accent");
   pen.fillRect(x(now()), TOP - 4, 1.5, height);
   if (at >= 0 && boxes[at]) {
@@ -135,7 +136,7 @@ function show(x, y) {
 function step(by) {
   const shown = [...new Set(boxes.map((each) => each[4]))].sort((one, other) => Date.parse(one.start) - Date.parse(other.start) || Number.parseInt(one.job, 10) - Number.parseInt(other.job, 10));
   if (!shown.length) return;
-  const was = shown.findIndex((each) => chosenBar && each.job === chosenBar.job && each.node === chosenBar.node && each.start === chosenBar.start);
+  const was = shown.findIndex((each) => chosenBar && isSame(each, chosenBar));
   const next = by === Infinity ? shown.length - 1 : by === -Infinity ? 0 : was < 0 ? (by > 0 ? 0 : shown.length - 1) : Math.min(shown.length - 1, Math.max(0, was + by));
   chosenBar = shown[next];
   at = boxes.findIndex((each) => each[4] === chosenBar);
