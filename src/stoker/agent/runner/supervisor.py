@@ -15,7 +15,7 @@ from stoker.agent.runner.files import publish_file
 from stoker.agent.runner.log import complain
 from stoker.agent.runner.output import spool
 from stoker.agent.runner.output.copier import Pipes
-from stoker.agent.runner.output.spool import OutputRetention, Spool
+from stoker.agent.runner.output.retention import OutputRetention
 from stoker.agent.runner.process import procfs
 from stoker.agent.runner.process.account import NOBODY, CannotStart, actor, uid_said
 from stoker.agent.runner.process.cgroup import Cgroups, TaskCgroup, TaskLimits
@@ -261,7 +261,7 @@ class Supervisor:
         # A later runner takes a task without this file for never started: it is made before the process is.
         limits = (self._settings.head_bytes_max, self._settings.tail_bytes_max)
         try:
-            task.spool = Spool(self.output_retention.output(task.key), *limits)
+            task.spool = spool.Spool(self.output_retention.output(task.key), *limits)
         except FileExistsError:
             words = "the agent has given it up, since this runner didn't answer"
             raise CannotStart(words, "never_started") from None

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
     from stoker.agent.runner.journal import ContainerRecord, StartRecord
     from stoker.agent.runner.output.copier import Copier
-    from stoker.agent.runner.output.spool import OutputRetention, Spool
+    from stoker.agent.runner.output.retention import OutputRetention
+    from stoker.agent.runner.output.spool import Spool
     from stoker.agent.runner.process.cgroup import TaskCgroup
     from stoker.agent.runner.process.launch import Launch
     from stoker.agent.runner.process.tree import Trees
