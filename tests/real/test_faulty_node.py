@@ -5,8 +5,10 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,9 +21,10 @@ WAIT = "while [ ! -e {file} ]; do sleep 0.05; done; "
 
 
 @contextmanager
-def small_disk(folder: Path, mib: int) -> Iterator[None]:
+def small_disk(folder: Path, mib: int, files: int = 0) -> Iterator[None]:
+    """`files`: at most so many. 0 = any number."""
     folder.mkdir(parents=True)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={mib}m", "none", str(folder)], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={mib}m,nr_inodes={files}", "none", str(folder)], check=True)
     try:
         yield
     finally:
@@ -77,6 +80,72 @@ def test_a_node_whose_disk_a_job_has_filled_says_so_gets_no_new_work_and_loses_n
         until(lambda: node_state(control) == ("ready", ""), "it works again")
         assert len(until_state(control, later, "succeeded")["attempts"]) == 1
         assert (agent.output().count("node_faulty"), agent.output().count("node_works_again")) == (1, 1)
+
+
+@contextmanager
+def full(folder: Path) -> Iterator[None]:
+    """Of bytes and of files: on this file system a folder takes no bytes."""
+    much = folder / "much"
+    much.mkdir()
+    try:
+        with suppress(OSError):
+            for number in range(100_000):
+                (much / str(number)).touch()
+        fill(much / "0")
+        yield
+    finally:
+        shutil.rmtree(much)
+
+
+@pytest.mark.skipif(not MOUNTS, reason="only root may mount a small disk")
+def test_whichever_disk_of_a_node_is_full_a_start_is_not_charged_and_what_runs_keeps_its_end(
+    control: ControlProcess, tmp_path: Path
+) -> None:
+    """Each kind of file that a node writes for a task: checkpoint folder, working folder, the runner's and agent's."""
+    places = {name: tmp_path / name for name in ("checkpoints", "work", "data")}
+    with ExitStack() as disks:
+        for folder in places.values():
+            disks.enter_context(small_disk(folder, 24, files=400))
+        agent = AgentProcess(tmp_path / "node-1", control)
+        agent.data_dir = places["data"]
+        known = agent.settings.read_text().splitlines()
+        agent.write(
+            f"data_dir: {places['data']}",
+            f"executor: {{checkpoint_dir: {places['checkpoints']}, work_dir: {places['work']}}}",
+            *(line for line in known if not line.startswith("data_dir")),
+        )
+        disks.enter_context(agent)
+        for name, folder in places.items():
+            go = tmp_path / f"go-{name}"
+            runs = submit(control, "echo begun; " + WAIT.format(file=go) + "echo over; exit 3")
+            until_state(control, runs, "running")
+            with full(folder):
+                refused = submit(control, "true")
+                if name == "data":  # which the node sees by itself, and takes no more work
+                    until(partial(waits_for_a_node, control, refused), "it waits for a node that works")
+                else:
+                    until(partial(first_task, control, refused), "its start is refused")
+                    task = first_task(control, refused)
+                    assert task["cause"] == "never_started", task
+                    assert f"{folder}" in task["error"], task
+                    assert "No space left on device (ENOSPC)" in task["error"], task
+                assert job(control, refused)["requeues_used"] == 0
+                go.touch()
+                ended = until_state(control, runs, "failed", "node_failed")
+                assert (ended["exit_code"], len(ended["attempts"]), ended["requeues_used"]) == (3, 1, 0), name
+            done = until_state(control, refused, "succeeded", "failed", "node_failed")
+            assert (done["state"], done["requeues_used"]) == ("succeeded", 0), name
+        until(lambda: node_state(control) == ("ready", ""), "it works again")
+
+
+def first_task(control: ControlProcess, job_id: str) -> dict[str, Any]:
+    """Of its first attempt, once that is over."""
+    attempts = job(control, job_id)["attempts"]
+    return dict(attempts[0]["tasks"][0]) if attempts and attempts[0]["tasks"][0]["cause"] else {}
+
+
+def waits_for_a_node(control: ControlProcess, job_id: str) -> bool:
+    return "1 faulty" in reason(control, job_id)
 
 
 @contextmanager
