@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import resource
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,12 +12,13 @@ from playwright.sync_api import Browser, Locator, Page, expect
 
 from stoker.adapters.entropy import SystemEntropy
 from stoker.brain.domain.access import Role
+from stoker.live.pages import other_clusters
 from stoker.live.settings.control import OtherClusterSettings, WebSettings
 from stoker.wire.client import Client, JobBody
 from stoker.wire.client.cluster_status import SAID_MAX, ask_cluster
 from stoker.wire.client.trust import Credentials
 from stoker.wire.rest.token import NewTokenBody
-from stoker.wire.token import fresh_token
+from stoker.wire.token import fresh_token, id_of
 from tests.real.hostile_servers import FIGURES, SAID, HostileServers, answering
 from tests.real.pages import PATIENCE_MS, SHAPES, Visitor, findings
 from tests.real.serving import Served, free_port, serving
@@ -96,6 +98,29 @@ def test_what_no_control_plane_answers_is_one_line_within_bounds(hostile: Hostil
         assert len(said[name]) <= SAID_MAX
         assert said[name].isprintable()
     assert peak_kb() - before_kb < 40_000, "nothing was read whole"
+
+
+def test_a_token_is_read_each_time_and_goes_to_its_own_cluster_alone(tmp_path: Path, hostile: HostileServers) -> None:
+    """The server says the id of the token that it was shown."""
+    path, texts = tmp_path / "token", [TOKEN, fresh_token(SystemEntropy())]
+    web = WebSettings(clusters={"x": OtherClusterSettings(servers=(hostile.urls["mirror"],), token_file=str(path))})
+
+    async def asked() -> list[str]:
+        (other,) = other_clusters(web)
+        said = []
+        for text in (*texts, "no token"):
+            path.write_text(text)
+            path.chmod(0o600)
+            said.append((await other.ask()).unanswered)
+        path.unlink()
+        os.mkfifo(path, 0o600)
+        return [*said, (await other.ask()).unanswered]
+
+    first, second, odd, pipe = asyncio.run(asked())
+    assert f"stoker_{id_of(texts[0])}_..." in first
+    assert f"stoker_{id_of(texts[1])}_..." in second
+    assert odd == "its token_file holds no token: it has 8 characters"
+    assert pipe == "its token_file holds no token: it has 0 characters", "nobody waits for who might write into it"
 
 
 def peak_kb() -> int:

@@ -18,7 +18,7 @@ from stoker.control.control_plane import ControlPlane
 from stoker.live.settings.control import ControlSettings, OtherClusterSettings, WebSettings
 from stoker.web.app import WebPages
 from stoker.web.clusters import OtherCluster
-from stoker.wire.client.cluster_status import ClusterAnswer, ask_cluster
+from stoker.wire.client.cluster_status import ClusterAnswer, ClusterAsker
 from stoker.wire.client.trust import Credentials
 from stoker.wire.token import is_token
 
@@ -57,17 +57,32 @@ def web_pages(control: ControlPlane, settings: ControlSettings) -> WebPages:
 def other_clusters(settings: WebSettings) -> list[OtherCluster]:
     """Return the clusters that the settings name, in their order."""
     files = BoundedThread("cluster-tokens", (OSError, StokerError))
-    return [OtherCluster(name, each.url, partial(_ask, each, files)) for name, each in settings.clusters.items()]
+    return [OtherCluster(name, each.url, _ClusterAccess(each, files).ask) for name, each in settings.clusters.items()]
 
 
-async def _ask(settings: OtherClusterSettings, files: BoundedThread) -> ClusterAnswer:
-    try:
-        token = await files.ask(partial(token_in, settings.token_file), READ_S) if settings.token_file else ""
-    except StokerError as fault:
-        return ClusterAnswer(None, fault.refusal.message)
-    except TookTooLong as fault:
-        return ClusterAnswer(None, f"its token_file can't be read: {fault}")
-    return await ask_cluster(",".join(settings.servers), Credentials(token, settings.ca_file))
+class _ClusterAccess:
+    """Another cluster, asked with the token that its file has at that time."""
+
+    def __init__(self, settings: OtherClusterSettings, files: BoundedThread) -> None:
+        self._settings, self._files = settings, files
+        self._asker: ClusterAsker | None = None
+        self._token = ""
+
+    async def ask(self) -> ClusterAnswer:
+        path = self._settings.token_file
+        try:
+            token = await self._files.ask(partial(token_in, path), READ_S) if path else ""
+            if self._asker is None or token != self._token:
+                shown = Credentials(token, self._settings.ca_file)
+                self._asker, self._token = ClusterAsker(",".join(self._settings.servers), shown), token
+        except StokerError as fault:
+            return ClusterAnswer(None, fault.refusal.message)
+        except TookTooLong as fault:
+            return ClusterAnswer(None, f"its token_file can't be read: {fault}")
+        answer = await self._asker.ask()
+        if answer.unanswered:
+            self._asker = None  # it may prove itself by something else next time
+        return answer
 
 
 def token_in(path: str) -> str:

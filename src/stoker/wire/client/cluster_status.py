@@ -38,29 +38,47 @@ class ClusterAnswer(NamedTuple):
     """Why it says nothing; empty = it does."""
 
 
+class ClusterAsker:
+    """Questions to one cluster, one after the other; between two of them no connection is kept.
+
+    What its servers prove themselves by is kept: to read it costs more than an answer.
+    """
+
+    def __init__(self, servers: str, credentials: Credentials) -> None:
+        """`servers` has commas between several. Raises: StokerError `bad_server` or `bad_token`."""
+        self._transport = AsyncTransport(servers, credentials=credentials)
+        self._transport.answer_bytes_max = ANSWER_BYTES_MAX
+
+    async def ask(self) -> ClusterAnswer:
+        """Ask how it is."""
+        try:
+            async with asyncio.timeout(STATUS_S):
+                try:
+                    view = await self._transport.run(ask(endpoints.STATUS))
+                finally:
+                    await self._transport.close()
+        except StokerError as fault:
+            return _refused(fault)
+        except TimeoutError:
+            return ClusterAnswer(None, f"no answer within {STATUS_S:g} s")
+        except (RecursionError, ValueError) as fault:  # of what no server of ours sends
+            return ClusterAnswer(None, f"its answer can't be read: {type(fault).__name__}")
+        if untrue := _untrue(view):
+            return ClusterAnswer(None, f"its answer can't be true: {untrue}")
+        return ClusterAnswer(view)
+
+
 async def ask_cluster(servers: str, credentials: Credentials) -> ClusterAnswer:
-    """Ask a cluster how it is; `servers` has commas between several."""
+    """Ask a cluster once how it is; `servers` has commas between several."""
     try:
-        async with asyncio.timeout(STATUS_S):
-            view = await _asked(servers, credentials)
+        asker = ClusterAsker(servers, credentials)
     except StokerError as fault:
-        return ClusterAnswer(None, _one_line(f"{fault.refusal.message} [{fault.refusal.code}]"))
-    except TimeoutError:
-        return ClusterAnswer(None, f"no answer within {STATUS_S:g} s")
-    except (RecursionError, ValueError) as fault:  # of what no server of ours sends
-        return ClusterAnswer(None, f"its answer can't be read: {type(fault).__name__}")
-    if untrue := _untrue(view):
-        return ClusterAnswer(None, f"its answer can't be true: {untrue}")
-    return ClusterAnswer(view)
+        return _refused(fault)
+    return await asker.ask()
 
 
-async def _asked(servers: str, credentials: Credentials) -> ClusterView:
-    transport = AsyncTransport(servers, credentials=credentials)
-    transport.answer_bytes_max = ANSWER_BYTES_MAX
-    try:
-        return await transport.run(ask(endpoints.STATUS))
-    finally:
-        await transport.close()
+def _refused(fault: StokerError) -> ClusterAnswer:
+    return ClusterAnswer(None, _one_line(f"{fault.refusal.message} [{fault.refusal.code}]"))
 
 
 def _one_line(text: str) -> str:
