@@ -333,7 +333,6 @@ class JobListView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def reason_view(reason: Reason, shown: JobDetails) -> ReasonView:
-    """Return the reason of a job with a hint that names that job."""
     hint = hint_for(reason, job=shown.job.label, name=shown.job.spec.name, forgotten=shown.forgotten)
     return ReasonView(reason.code, describe(reason), hint, reason.facts)
 
