@@ -169,7 +169,7 @@ class WaitDetails(NamedTuple):
 def why_view(shown: JobDetails, waits: WaitDetails) -> WhyView:
     place = waits.place
     label = shown.job.label
-    reason = reason_view(shown.reason, label, forgotten=shown.forgotten) if shown.reason else None
+    reason = reason_view(shown.reason, shown) if shown.reason else None
     return WhyView(
         id=label,
         state=shown.state,
