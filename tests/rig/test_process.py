@@ -1,12 +1,31 @@
 """A simulated process that is stopped stands still in every part, and goes on where it stood."""
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 
 from tests.rig.process import SimProcess, within
 from tests.rig.sim_ports import SimClock
 from tests.rig.virtual_loop import Deadlock, on_virtual_time, run_virtual
+
+
+@on_virtual_time
+class TestWaiting:
+    async def test_a_wait_for_less_than_the_clock_can_tell_takes_time_all_the_same(self) -> None:
+        """Two control planes stood still so after 4.5 hours, where a slow clock has a bit more than the loop."""
+        loop, clock = asyncio.get_running_loop(), SimClock(rate=0.9916470971598467)
+        await asyncio.sleep(16385.1774453037)
+        began_s = loop.time()
+        due = clock.mono() + 1.8189894035458565e-12
+        assert began_s + (due - clock.mono()) == began_s
+        for _ in range(100_000):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(due - clock.mono()):
+                    await asyncio.Event().wait()
+            if clock.mono() >= due:
+                break
+        assert began_s < loop.time() < began_s + 1e-9, "time stands still"
 
 
 @on_virtual_time

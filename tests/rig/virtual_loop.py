@@ -9,6 +9,7 @@ import functools
 import gc
 import heapq
 import inspect
+import math
 import selectors
 import threading
 from collections import deque
@@ -32,6 +33,11 @@ _GARBAGE_MAX: Final = 50_000
 Python does took a fifth of the time."""
 
 
+_TURNS_MAX: Final = 10_000
+"""Turns at one moment, after which the clock moves by the least that it can: who waits for less than that, since$
+its own clock is told more finely, would wait for ever. In the world whatever runs takes time."""
+
+
 class VirtualLoop(asyncio.SelectorEventLoop):
     """What asyncio's own loop does, but for waiting: the order of steps is the same."""
 
@@ -41,7 +47,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     _stopping: bool
 
     def __init__(self) -> None:
-        self.now_s = 0.0
+        self.now_s = self._since_s = 0.0
+        self._turns = 0
         self._home = threading.get_ident()
         super().__init__(selectors.SelectSelector())
         self.set_task_factory(owned)  # type: ignore[arg-type]  # which of asyncio's kinds of factory depends on the version
@@ -55,6 +62,10 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """One turn: whatever is ready and due now. Asked for by `run_forever`."""
         self._sweep()
         ready, timers = self._ready, self._scheduled
+        self._turns = self._turns + 1 if self.now_s == self._since_s else 0
+        if self._turns >= _TURNS_MAX:
+            self.now_s = math.nextafter(self.now_s, math.inf)
+        self._since_s = self.now_s
         if not ready and not self._stopping:
             if not timers:
                 raise Deadlock("every task waits and no timer is set")
