@@ -36,9 +36,8 @@ many="$many promtool:prometheus"
 many="$many dockerd:docker.io containerd:containerd runc:runc busybox:busybox-static docker-registry:docker-registry podman:podman conmon:conmon"
 # A library in the place of the GPU driver's is compiled.
 many="$many cc:gcc cc:libc6-dev"
-# Whole machines lose their power where that is asked for (see tests/real/test_machines.py).
-[ -z "${STOKER_POWER_CUTS:-}" ] ||
-    many="$many qemu-system-x86_64:qemu-system-x86 mmdebstrap:mmdebstrap mke2fs:e2fsprogs"
+# Whole machines with a systemd of their own lose their power, sleep, and start with a wrong clock.
+many="$many qemu-system-x86_64:qemu-system-x86 mmdebstrap:mmdebstrap mke2fs:e2fsprogs"
 install_programs() {
     needs=
     for each in $1; do

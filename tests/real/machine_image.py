@@ -11,7 +11,8 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -27,7 +28,11 @@ PACKAGES: Final = (
 )
 SHELL_PORT: Final = 7_000
 SITE: Final = "usr/local/lib/python3.11/dist-packages"
-BUILD_S_MAX: Final = 1_200.0
+BUILD_S_MAX: Final = 420.0
+"""For each step: beside other tests all of them together take a minute."""
+UNUSED_S: Final = 7 * 86_400.0
+UNFIT_S: Final = 1_800.0
+"""For so long nobody tries again what couldn't be made."""
 
 MODULES: Final = ("virtio_pci", "virtio_blk", "virtio_net")
 # Debian's own initial RAM disk takes some seconds more at each boot, and longer to make.
@@ -115,12 +120,24 @@ class Image(NamedTuple):
     """What is in `root`, to run its Python in."""
 
 
+class NotHere(Exception):
+    """What this machine can't do, or can't reach."""
+
+
 def run(*words: str | Path, timeout_s: float = BUILD_S_MAX) -> str:
     done = subprocess.run(
         [str(word) for word in words], capture_output=True, text=True, errors="replace", timeout=timeout_s, check=False
     )
     assert done.returncode == 0, f"{words}: {done.returncode}\n{done.stdout[-2_000:]}{done.stderr[-2_000:]}"
     return done.stdout
+
+
+def fetch(*words: str | Path) -> None:
+    """Raises: NotHere where the packages can't be had."""
+    try:
+        run(*words)
+    except AssertionError as fault:
+        raise NotHere(str(fault)[-900:]) from fault
 
 
 @contextmanager
@@ -130,6 +147,22 @@ def alone(path: Path) -> Iterator[None]:
     with path.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
+
+
+def make_once(folder: Path, make: Callable[[], None]) -> None:
+    """Make what is to lie in `folder`, or skip. Call it `alone`.
+
+    Where Debian can't be had, or a machine doesn't boot in time, each of the tests would else wait for that anew.
+    """
+    said = folder.with_suffix(".unfit")
+    if said.exists() and time.time() - said.stat().st_mtime < UNFIT_S:
+        pytest.skip(f"no machine here: {said.read_text()}")
+    said.unlink(missing_ok=True)
+    try:
+        make()
+    except (NotHere, subprocess.TimeoutExpired) as fault:
+        said.write_text(str(fault)[-1_000:])
+        pytest.skip(f"no machine here: {said.read_text()}")
 
 
 def cpio(files: Sequence[tuple[str, int, bytes]]) -> bytes:
@@ -151,9 +184,18 @@ def image() -> Image:
         if not folder.exists():
             half = folder.with_suffix(".new")
             shutil.rmtree(half, ignore_errors=True)
-            _make_image(half)
+            make_once(folder, lambda: _make_image(half))
             half.rename(folder)
+            _forget_old(folder)
+        os.utime(folder)
     return Image(folder / "vmlinuz", folder / "initrd", folder / "root.img", folder / "tree")
+
+
+def _forget_old(newest: Path) -> None:
+    """Images of other checkouts that nobody has used for long."""
+    for each in newest.parent.glob("machine-????????????????"):
+        if time.time() - each.stat().st_mtime > UNUSED_S:
+            shutil.rmtree(each, ignore_errors=True)
 
 
 def _make_image(folder: Path) -> None:
@@ -163,15 +205,12 @@ def _make_image(folder: Path) -> None:
     alone_there = ("unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc")
     # A tree that isn't whole is thrown away, so no file of it need be synced.
     quick = ("--quiet", "--mode=root", "--variant=apt", "--dpkgopt=force-unsafe-io")
-    try:
-        run(*alone_there, "mmdebstrap", *quick, f"--include={','.join(PACKAGES)}", SUITE, tree)
-    except (AssertionError, subprocess.TimeoutExpired) as fault:
-        pytest.skip(f"no Debian to be had here: {str(fault)[-500:]}")
+    fetch(*alone_there, "mmdebstrap", *quick, f"--include={','.join(PACKAGES)}", SUITE, tree)
     _take_kernel(tree, folder)
     _furnish(tree)
     uv = Path(sys.executable).with_name("uv")
     site = tree / SITE
-    run(
+    fetch(
         *(uv, "pip", "install", "-q", "--python", sys.executable, "--target", site, "--python-version", "3.11"),
         *("--python-platform", "x86_64-unknown-linux-gnu", "--only-binary", ":all:"),
         *("--require-hashes", "-r", ROOT / "requirements.txt"),
@@ -188,7 +227,7 @@ def _take_kernel(tree: Path, folder: Path) -> None:
         apt-get download -qq "$name" && dpkg -x "$name"_*.deb kernel
         mv kernel/lib/modules /usr/lib/ && mv kernel/boot/vmlinuz-* /boot/ && depmod "${{name#linux-image-}}"
         rm -rf /tmp/* /var/lib/apt/lists/* /var/cache/apt/*"""
-    run("chroot", tree, "sh", "-ec", script)
+    fetch("chroot", tree, "sh", "-ec", script)
     (kernel,) = (tree / "boot").glob("vmlinuz-*")
     shutil.copy(kernel, folder / "vmlinuz")
     found = {path.name: path.read_bytes() for path in _modules(tree)}

@@ -1,11 +1,12 @@
 """Machines whose power is cut in the middle of steady submissions, starts and ends, and which go on from the same disk.
 
 `STOKER_POWER_CUTS=20 make test-heavy ARGS="-k power_cuts --rewrite"` does twenty of each, and writes what it counted
-into `benchmarks/results/power_cuts.md`. Without that variable they are left out.
+into `benchmarks/results/power_cuts.md`. Without that variable there are three.
 """
 
 import os
 import random
+import re
 import threading
 import time
 from collections import Counter
@@ -22,6 +23,7 @@ from tests.real.machine_image import ROOT, alone, run
 from tests.real.stoker_machine import (
     CUTS,
     HTTP,
+    MANY,
     PATIENCE_S,
     agents,
     control_machine,
@@ -212,9 +214,15 @@ def tell(whose: str, counts: list[int | str], began: float, *, keep: bool) -> No
 
 
 def ran_here(text: str) -> Counter[tuple[str, int]]:
-    """(job, attempt) -> how often it wrote that it began."""
-    rows = (line.split() for line in text.splitlines())
-    return Counter((job, int(attempt)) for job, attempt in rows)
+    """(job, attempt) -> how often it wrote that it began.
+
+    Where a cut lost a line that nobody had synced yet, the next one stands behind as many zeros.
+    """
+    return Counter((job, int(attempt)) for job, attempt in re.findall(r"(\d+) (\d+)\n", text))
+
+
+def test_a_line_behind_the_zeros_of_one_that_a_cut_lost_is_counted() -> None:
+    assert ran_here("1 1\n\0\0\0\0" + "12 2\n") == {("1", 1): 1, ("12", 2): 1}
 
 
 @pytest.fixture
@@ -249,4 +257,5 @@ def test_power_cuts_of_a_nodes_machine_lose_no_job_run_no_attempt_twice_and_keep
             tell("a node's machine", reckon(work, ran_here(machine.do("cat /srv/proof")), cut), began, keep=keep)
         for job in work.told.values():
             assert {each.outcome for each in job.attempts[:-1]} <= {"node_failed"}, job
-        assert any(len(job.attempts) > 1 for job in work.told.values()), "no cut met a job that ran"
+        if CUTS >= MANY:
+            assert any(len(job.attempts) > 1 for job in work.told.values()), "no cut met a job that ran"

@@ -28,14 +28,20 @@ import pytest
 
 from tests.programs import lacking
 from tests.real.control_process import free_port
-from tests.real.machine_image import ROOT, SHELL_PORT, Image, alone, image, project_disk, run
+from tests.real.machine_image import ROOT, SHELL_PORT, Image, NotHere, alone, image, make_once, project_disk, run
 
 PROGRAMS: Final = ("qemu-system-x86_64", "mmdebstrap", "mke2fs", "chroot", "setpriv", "unshare")
 MEMORY_MB: Final = 768
+DISK_B: Final = 6 << 30
+"""For an image, a template, and what some machines write."""
 HOST: Final = "10.0.2.2"
 """The loopback of the machine that runs the tests, as a guest reaches it."""
 BOOT_S_MAX: Final = 1_800.0
 """For whatever a machine does, beside other tests on two cores. Alone it boots in fifteen seconds."""
+
+ORDER_S_MAX: Final = 300.0
+FIRST_BOOT_S_MAX: Final = 300.0
+"""Where the template takes longer, tests of machines would take hours."""
 
 # Once after a boot. The imports bring bytecode into memory.
 _PREPARE: Final = """
@@ -68,6 +74,8 @@ def template() -> Template:
         pytest.skip("mmdebstrap needs root")
     if said := lacking(*PROGRAMS):
         pytest.skip(said)
+    if (free := shutil.disk_usage(ROOT).free) < DISK_B:
+        pytest.skip(f"machines need {DISK_B >> 30} GiB of disk, and {free >> 30} are free")
     made_of = image()
     digest = hashlib.sha256(str(made_of.root).encode() + Path(__file__).read_bytes())
     for path in sorted(path for name in ("src", "deploy") for path in (ROOT / name).rglob("*") if path.is_file()):
@@ -80,7 +88,7 @@ def template() -> Template:
         if not key.exists() or key.read_text() != digest.hexdigest():
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
-            _make_template(made)
+            make_once(folder, lambda: _make_template(made))
             key.write_text(digest.hexdigest())
     return made
 
@@ -89,7 +97,7 @@ def _make_template(made: Template) -> None:
     project_disk(made.image, made.project)
     run("cp", "--sparse=always", "--reflink=auto", made.image.root, made.root)
     with Machine(made.memory.parent, "template") as machine:
-        machine.boot(made, keep_root=True)
+        machine.boot(made, keep_root=True, within_s=FIRST_BOOT_S_MAX)
         machine.save(made.memory)
 
 
@@ -125,6 +133,7 @@ class Machine:
             self._process = subprocess.Popen(
                 [
                     *("setpriv", "--pdeathsig", "KILL"),  # so that it doesn't outlive a killed test
+                    *("nice", "-n", "5"),  # other tests measure times; those of machines wait long
                     "qemu-system-x86_64",
                     *("-accel", "tcg,thread=multi", "-cpu", "max", "-smp", "2", "-m", str(MEMORY_MB)),
                     *("-display", "none", "-nodefaults", "-no-reboot", "-serial", "stdio"),
@@ -138,10 +147,13 @@ class Machine:
                 stderr=subprocess.STDOUT,
             )
 
-    def boot(self, made: Template, *words: str, keep_root: bool = False) -> Self:
-        """From power on, with an untouched system, until it takes orders. `words`: more of qemu's command line."""
+    def boot(self, made: Template, *words: str, keep_root: bool = False, within_s: float = BOOT_S_MAX) -> Self:
+        """From power on, with an untouched system, until it takes orders. `words`: more of qemu's command line.
+
+        Raises: NotHere where it doesn't boot in time.
+        """
         self._start(made, made.root if keep_root else made.image.root, *words, overlay=not keep_root)
-        self.until_it_answers(BOOT_S_MAX)
+        self.until_it_answers(within_s)
         self.do(_PREPARE, timeout_s=BOOT_S_MAX)
         return self._with_its_disk()
 
@@ -247,7 +259,7 @@ class Machine:
         assert "return" in answer, (command, answer)
         return dict(answer["return"])
 
-    def sh(self, script: str, timeout_s: float = 60.0) -> Done:
+    def sh(self, script: str, timeout_s: float = ORDER_S_MAX) -> Done:
         """Raises: OSError where it doesn't answer in time; AssertionError where its shell ended without a word."""
         with socket.create_connection(("127.0.0.1", self._ports[SHELL_PORT]), timeout=timeout_s) as wire:
             wire.sendall(f"export SYSTEMD_BUS_TIMEOUT={BOOT_S_MAX:.0f}; {script}".encode())
@@ -260,7 +272,7 @@ class Machine:
             raise ConnectionError(f"{self.name} doesn't answer: {said[-300:]!r}")
         return Done(int(rc), output)
 
-    def do(self, script: str, timeout_s: float = 60.0) -> str:
+    def do(self, script: str, timeout_s: float = ORDER_S_MAX) -> str:
         """What must succeed."""
         done = self.sh(f"set -e; {script}", timeout_s)
         assert done.rc == 0, f"{self.name}: {script}: {done}\n{self.console()}"
@@ -273,8 +285,8 @@ class Machine:
                 if self.sh("true", timeout_s=30.0).rc == 0:
                     return
             assert self._process is not None
-            assert self._process.poll() is None, self.console()
-            assert time.monotonic() < deadline, self.console()
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise NotHere(f"{self.name} doesn't answer within {within_s:.0f} s: {self.console()[-900:]}")
             time.sleep(0.1)
 
     def console(self) -> str:

@@ -164,6 +164,40 @@ def test_a_folder_and_a_host_file_that_a_task_left_as_they_were_serve_the_next(t
     assert len(set(inodes)) == 1
 
 
+def test_an_empty_folder_for_checkpoints_serves_a_later_job_when_its_last_task_here_has_ended(tmp_path: Path) -> None:
+    retention, folder = OutputRetention(str(tmp_path), 1 << 20), tmp_path / "checkpoints" / "1.9f3ac01b77de"
+    for key in ("1.1.0", "1.1.1"):
+        assert retention.left_to_make(key, str(folder)) == str(folder), "nothing is spare yet"
+    folder.mkdir(0o700, parents=True)
+    made = folder.stat().st_ino
+    retention.ended("1.1.0", ["1.1.1"])
+    assert folder.exists()
+    retention.ended("1.1.1", ())
+    assert not folder.exists()
+    later = tmp_path / "checkpoints" / "2.9f3ac01b77de"
+    assert retention.left_to_make("2.1.0", str(later)) == ""
+    assert later.stat().st_ino == made
+    (later / "step-1").write_text("weights")
+    retention.ended("2.1.0", ())
+    assert (later / "step-1").read_text() == "weights"
+
+
+@pytest.mark.parametrize("other", ["a link", "another place"])
+def test_folders_for_checkpoints_on_other_storage_are_never_touched_here(tmp_path: Path, other: str) -> None:
+    """It may hang, and the runner with it."""
+    state, root = tmp_path / "state", tmp_path / "storage"
+    root.mkdir()
+    state.mkdir()
+    if other == "a link":
+        (state / "checkpoints").symlink_to(root)
+        root = state / "checkpoints"
+    retention, folder = OutputRetention(str(state), 1 << 20), root / "1.9f3ac01b77de"
+    assert retention.left_to_make("1.1.0", str(folder)) == str(folder)
+    folder.mkdir(0o700)
+    retention.ended("1.1.0", ())
+    assert folder.exists()
+
+
 CHANGES: list[Callable[[Path, Path], object]] = [
     lambda folder, _: folder.chmod(0o750),
     lambda folder, _: os.setxattr(folder, "user.left", b"x"),
@@ -197,7 +231,7 @@ def test_spare_folders_and_host_files_have_a_bound_and_end_with_their_runner(tmp
         retention.write_host_file(key, f"node-{key} slots=1\n")
     for key in keys:
         retention.ended(key, ())
-    assert [len(os.listdir(tmp_path / name)) for name in ("work", "hosts")] == [16, 16]
+    assert [len(os.listdir(tmp_path / name)) for name in ("work", "hosts")] == [32, 32]
     later = OutputRetention(str(tmp_path), 1 << 20)
     later.recount(())
     assert [os.listdir(tmp_path / name) for name in ("work", "hosts")] == [[], []]

@@ -63,10 +63,8 @@ class Supervisor:
         self, settings: RunnerSettings, journal: Journal, epoll: select.epoll, watch: Watch, close: Close
     ) -> None:
         """`watch` has the loop wait for a descriptor with `epoll`, until `close` closes it. Raises OSError."""
-        self._settings = settings
-        self._journal = journal
-        self._watch = watch
-        self._close = close
+        self._settings, self._journal = settings, journal
+        self._watch, self._close = watch, close
         self.cgroups = Cgroups(settings.data_dir, settings.tree)
         self.output_retention = OutputRetention(settings.data_dir, settings.spool_bytes_max, settings.work_dir)
         self.trees = Trees()
@@ -275,6 +273,8 @@ class Supervisor:
         task.tree.born_s = clock.boot_s()
         task.tree.pipe = os.fstat(pipes.output).st_ino
         task.tree.uid = NOBODY if launch.actor.name else None
+        if launch.is_plain:
+            launch.folder = self.output_retention.left_to_make(task.key, launch.folder)
         pid = 0
         try:
             pid, task.answer = self._launcher.fork(launch, streams)

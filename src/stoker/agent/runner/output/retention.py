@@ -36,6 +36,8 @@ _WORK_NAME: Final = "work"
 _HOSTS_NAME: Final = "hosts"
 _NOTICES_NAME: Final = "notices"
 _TRASH_NAME: Final = "trash"
+_CHECKPOINTS_NAME: Final = "checkpoints"
+"""Where the agent has the folders for checkpoints unless its settings name another place."""
 _SCRIPT_NAME: Final = ".script"
 _TMP_NAME: Final = ".tmp"
 _FOLDER_MODE: Final = 0o700
@@ -47,8 +49,8 @@ _SPARE_PART: Final = 4
 _ENTRIES_PER_TURN: Final = 200
 _PASSES_MAX: Final = 100
 """Readings of one folder: a file system may show less than all while entries go."""
-_SPARES_MAX: Final = 16
-"""X4: of each kind. More tasks than that end together seldom."""
+_SPARES_MAX: Final = 32
+"""X4: of each kind. More end together seldom."""
 
 
 class OutputRetention:
@@ -77,6 +79,10 @@ class OutputRetention:
         self._host_files: dict[str, tuple[str, int]] = {}
         """Of live tasks, by key."""
         self._spares_made = 0
+        self._checkpoints = f"{data_dir}/{_CHECKPOINTS_NAME}" if _is_plain(f"{data_dir}/{_CHECKPOINTS_NAME}") else ""
+        """Empty = they are on other storage, which may hang: nothing there is touched here."""
+        self._checkpoint_folders: dict[str, str] = {}
+        """Of live tasks of the runner's account, by key; tasks of one job share one."""
         self.trash = Trash(f"{work_dir}/{_TRASH_NAME}")
 
     def output(self, key: str) -> str:
@@ -117,13 +123,18 @@ class OutputRetention:
     def workdir(self, key: str) -> str:
         """Return the working folder of a task's attempt, made when missing. Raises OSError."""
         folder = f"{self._work}/{_attempt(key)}"
-        if self._spare_folders and not os.path.lexists(folder):
-            with suppress(OSError):
-                os.rename(self._spare_folders.pop(), folder)
-                return folder
+        if self._gave_spare(folder):
+            return folder
         with suppress(FileExistsError):
             os.mkdir(folder, _FOLDER_MODE)
         return folder
+
+    def left_to_make(self, key: str, folder: str) -> str:
+        """Return the folder for checkpoints that the child of a task has yet to make. Empty = none."""
+        if not self._checkpoints or os.path.dirname(folder) != self._checkpoints:
+            return folder
+        self._checkpoint_folders[key] = folder
+        return "" if self._gave_spare(folder) else folder
 
     def script_folder(self, key: str) -> str:
         """Return where the script of a task is kept while it runs, inside the folder of its attempt."""
@@ -141,6 +152,9 @@ class OutputRetention:
         if not self._spared_file(key):
             _remove(self.host_file(key))  # if it had one; what can't go now goes when the next runner counts anew
         _remove(self.notice_file(key))
+        checkpoints = self._checkpoint_folders.pop(key, "")
+        if checkpoints and checkpoints not in self._checkpoint_folders.values():
+            self._spared_folder(checkpoints)  # else the agent removes it, if it is empty
         if not self._removed_empty(key, live):
             for path in (self.script_folder(key), self.private_tmp(key)):
                 with suppress(OSError):  # it had none
@@ -168,6 +182,15 @@ class OutputRetention:
         except OSError:
             return False
         return True
+
+    def _gave_spare(self, folder: str) -> bool:
+        if not self._spare_folders or os.path.lexists(folder):
+            return False
+        with suppress(OSError):
+            os.rename(self._spare_folders[-1], folder)
+            self._spare_folders.pop()
+            return True
+        return False
 
     def _spared_folder(self, folder: str) -> bool:
         """Keep a folder of ours for a later task, if it is as it was made (X4)."""
@@ -318,6 +341,14 @@ def open_up(path: str) -> None:
 def _is_ours(found: os.stat_result, mode: int) -> bool:
     """Whether a file or folder is of this kind and mode, and of the runner's own account."""
     return found.st_mode == mode and found.st_uid == os.geteuid()
+
+
+def _is_plain(path: str) -> bool:
+    """Whether this name in a folder of ours is neither a link nor where something is mounted. Never asks storage."""
+    with opened("/proc/self/mountinfo", os.O_RDONLY) as file:
+        mounts = b"".join(iter(lambda: os.read(file, 1 << 16), b""))
+    at = os.fsencode(path)
+    return not os.path.islink(path) and at.split() == [at] and b" %b " % at not in mounts
 
 
 def _attempt(key: str) -> str:
