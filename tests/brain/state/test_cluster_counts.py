@@ -2,6 +2,7 @@
 
 from stoker.brain.domain.array import parse_array
 from stoker.brain.domain.ids import CONTROL, NodeName
+from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.units import NEVER
 from stoker.brain.state.cluster_counts import (
     FreeGpus,
@@ -13,7 +14,7 @@ from stoker.brain.state.cluster_counts import (
     gpus_offered,
     waits_since,
 )
-from stoker.brain.state.commands import DrainNode, NodeSilent
+from stoker.brain.state.commands import DrainNode, NodeSilent, Requeue
 from tests.brain.state.story import ANNA, Story, spec
 
 N1 = NodeName("n1")
@@ -62,3 +63,17 @@ def test_room_is_what_nodes_in_service_have_free_by_model_and_the_wait_that_of_t
     waiting = story.submit(spec(4))
     story.submit(spec(4))
     assert waits_since(story.state) == story.state.jobs[waiting].submitted_at
+
+
+def test_a_job_that_was_requeued_waits_since_then_and_one_behind_it_that_never_ran_may_wait_longer() -> None:
+    story = Story()
+    story.node("n1", 4)
+    ran = story.submit(spec(4))
+    story.run(ran, ("n1", 0))
+    behind = story.wait(1_000).submit(spec(4))
+    story.wait(60_000).tell(Requeue, str(ran))
+    story.end(ran)
+    story.all_due()
+    assert story.state.jobs[ran].state is JobState.PENDING
+    assert story.state.jobs[ran].attempts[-1].ended_at > story.state.jobs[behind].submitted_at
+    assert waits_since(story.state) == story.state.jobs[behind].submitted_at

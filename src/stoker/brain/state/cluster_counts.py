@@ -1,7 +1,7 @@
 """Numbers of nodes, GPUs and jobs of a cluster by status, and the status of each GPU."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from stoker.brain.domain.allocation import TaskPlacement
@@ -128,13 +128,22 @@ def count_free_gpus(state: ClusterState) -> list[FreeGpus]:
 
 
 def waits_since(state: ClusterState) -> Instant:
-    """Return since when the oldest job waits that may be placed; NEVER = none does.
+    """Return since when the job has waited that waits longest of those that may be placed; NEVER = none does.
 
-    It counts from the submission, or from the time at which the job was told to begin.
+    It counts from the submission, from the time at which the job was told to begin, or from the end of an attempt.
     """
     queues = (*state.indexes.waiting.values(), *state.indexes.waiting_arrays.values())
-    oldest = (state.jobs[queue.entries[0]] for queue in queues)  # in each queue ids come in order of age
-    return min((max(job.submitted_at, job.spec.begin) for job in oldest), default=NEVER)
+    return min((since for queue in queues for since in _waits_in(state, queue.entries)), default=NEVER)
+
+
+def _waits_in(state: ClusterState, entries: Sequence[JobId]) -> Iterator[Instant]:
+    """Yield since when jobs of one queue wait, up to the first that never ran: those behind it came later."""
+    for name in entries:
+        job = state.jobs[name]
+        if not job.attempts:
+            yield max(job.submitted_at, job.spec.begin)
+            return
+        yield max(job.attempts[-1].ended_at, job.spec.begin)
 
 
 def count_nodes(state: ClusterState) -> dict[str, int]:

@@ -47,8 +47,8 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     free_by_model: list[FreeGpusView] = []
     """By model; of models of which none is free, nothing."""
     longest_wait_s: int | None = None
-    """For how long the oldest job has waited that may be placed: since it was submitted, or was told to begin. Null =
-    none waits."""
+    """For how long the job has waited that waits longest of those that may be placed: since it was submitted, was told
+    to begin, or was requeued. Null = none waits."""
 
 
 class HealthView(msgspec.Struct, frozen=True, kw_only=True):
