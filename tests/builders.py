@@ -290,18 +290,17 @@ class Cluster:
                 (arrays if lazy else jobs).append(id_)
         return [Bucket(priority, shape, *ids) for (priority, shape, _), ids in buckets.items()]
 
-    def running(self, now: Instant) -> Iterator[RunningJob]:
-        for id_ in sorted(self.jobs):
-            job, attempt = self.jobs[id_], self.jobs[id_].live_attempt
-            if attempt is not None:
-                tasks = [task.placement for task in attempt.open_tasks]
-                ends_by = latest_end(job, Policy(), now)
-                yield RunningJob(id_, job.spec.shape, job.spec.priority, ends_by, attempt.stop is not None, tasks)
+    def live(self) -> list[Job]:
+        return [job for _, job in sorted(self.jobs.items()) if job.live_attempt is not None]
+
+    def running(self, job: Job, now: Instant) -> RunningJob:
+        tasks = [task.placement for task in job.live_attempt.open_tasks] if job.live_attempt else []
+        return RunningJob(job.id, job.spec.shape, job.spec.priority, latest_end(job, Policy(), now), tasks)
 
     def releases(self, node: NodeName, now: Instant) -> list[FutureRelease]:
         known = self.nodes[node].gpus_by_uuid
         found = []
-        for each in self.running(now):
+        for each in [self.running(job, now) for job in self.live()]:
             attempt = self.jobs[each.job].live_attempt
             assert attempt is not None
             since = attempt.placed_at if attempt.began_at == NEVER else NEVER

@@ -4,6 +4,7 @@
 processes, looks at each page, wide and on a phone, light and dark, and writes a JPEG of each.
 """
 
+import json
 import os
 import shutil
 import subprocess
@@ -28,6 +29,8 @@ START_S: Final = 60.0
 SETTLE_S: Final = 40.0
 """So that bars have a length and figures were told."""
 QUALITY: Final = 72
+CHROMIUMS: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+_ARGUMENTS: Final = ("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking")
 TRAINING: Final = (
     "i=0; while sleep 0.4; do i=$((i + 1)); printf 'step %5d  loss \\033[32m1.%03d\\033[0m  lr 3e-4\\n' "
     "$i $((900 - i)); done"
@@ -43,6 +46,8 @@ class Shot(NamedTuple):
     phone: bool = False
     press: str = ""
     """Selector of what is clicked first."""
+    several: bool = False
+    """Of the control plane that shows several clusters."""
 
 
 SHOTS: Final = (
@@ -59,6 +64,8 @@ SHOTS: Final = (
     Shot("activity-wide-light", "/activity"),
     Shot("submit-wide-light", "/submit"),
     Shot("control-phone-light", "/control", phone=True),
+    Shot("clusters-wide-light", "/clusters", several=True),
+    Shot("clusters-phone-dark", "/clusters", dark=True, phone=True, several=True),
 )
 
 
@@ -84,6 +91,30 @@ def small_cluster(folder: Path) -> Iterator[Client]:
     finally:
         up.terminate()
         up.wait(60)
+
+
+@contextmanager
+def several_clusters(folder: Path) -> Iterator[str]:
+    """Run a control plane that shows the small cluster, and one that is away, beside itself; yield an admin's token."""
+    folder.mkdir()
+    servers = {"hall-2": f"http://127.0.0.1:{HTTP_PORT}", "lab": "http://127.0.0.1:9"}
+    settings = {
+        "data_dir": str(folder / "data"),
+        "http": {"port": HTTP_PORT + 1},
+        "grpc": {"port": GRPC_PORT + 2, "node_port": 0},
+        "web": {"clusters": {name: {"servers": [url]} for name, url in servers.items()}},
+    }
+    (folder / "control.yaml").write_text(json.dumps(settings))  # JSON is YAML
+    stoker = (sys.executable, "-m", "stoker")
+    made = (*stoker, "token", "create", "--role", "admin", "--data-dir", str(folder / "data"))
+    token = subprocess.run(made, capture_output=True, check=True, text=True).stdout.split()[-1]
+    words = (*stoker, "control", "-c", str(folder / "control.yaml"))
+    control = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        yield token
+    finally:
+        control.terminate()
+        control.wait(60)
 
 
 def fill(client: Client) -> str:
@@ -115,12 +146,18 @@ def fill(client: Client) -> str:
     return waiting
 
 
-def _take(browser: Browser, shot: Shot, waiting: str, folder: Path) -> int:
+def _take(browser: Browser, shot: Shot, folder: Path, *, waiting: str, token: str) -> int:
     size = {"width": 390, "height": 780} if shot.phone else {"width": 1240, "height": 760}
     scheme = "dark" if shot.dark else "light"
     context = browser.new_context(viewport=size, color_scheme=scheme, timezone_id="Europe/Berlin", locale="en-GB")  # type: ignore[arg-type]  # sizes and schemes
     page = context.new_page()
-    page.goto(f"http://127.0.0.1:{HTTP_PORT}{shot.path.format(waiting=waiting)}")
+    url = f"http://127.0.0.1:{HTTP_PORT + 1 if shot.several else HTTP_PORT}"
+    if shot.several:
+        page.goto(f"{url}/login")
+        page.fill("#token", token)
+        page.click("#sign-in button")
+        page.wait_for_url(f"{url}/")
+    page.goto(f"{url}{shot.path.format(waiting=waiting)}")
     page.wait_for_selector("#pulse:not(.off)")
     if shot.press:
         page.click(shot.press)
@@ -133,7 +170,7 @@ def _take(browser: Browser, shot: Shot, waiting: str, folder: Path) -> int:
 
 def browser_program() -> str:
     """Return the path of this machine's Chromium; without one the program ends."""
-    program = shutil.which("chromium") or shutil.which("google-chrome")
+    program = next(filter(None, map(shutil.which, CHROMIUMS)), None)
     if program is None:
         sys.exit("no Chromium is here: ./tools/setup.sh programs installs it on Debian")
     return program
@@ -145,20 +182,25 @@ def chromium(program: str) -> Iterator[Browser]:
     # It makes a socket below TMPDIR, whose path may have a hundred bytes.
     environment: dict[str, str | float | bool] = {**os.environ, "TMPDIR": "/tmp"}
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(
-            executable_path=program, args=["--no-sandbox", "--disable-gpu"], env=environment
-        )
-        yield browser
-        browser.close()
+        browser = playwright.chromium.launch(executable_path=program, args=list(_ARGUMENTS), env=environment)
+        try:
+            yield browser
+        finally:
+            browser.close()
 
 
 def main(folder: Path) -> None:
     program = browser_program()
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as place, small_cluster(Path(place)) as client, chromium(program) as browser:
+    with (
+        tempfile.TemporaryDirectory() as name,
+        small_cluster(place := Path(name)) as client,
+        chromium(program) as browser,
+    ):
         waiting = fill(client)
-        time.sleep(SETTLE_S)
-        total = sum(_take(browser, shot, waiting, folder) for shot in SHOTS)
+        with several_clusters(place / "several") as token:
+            time.sleep(SETTLE_S)
+            total = sum(_take(browser, shot, folder, waiting=waiting, token=token) for shot in SHOTS)
     print(f"{len(SHOTS)} pictures, {total // 1024} KiB in {folder}")
 
 

@@ -308,3 +308,57 @@ def test_a_section_that_is_given_a_value_names_a_key_of_it(file: Path) -> None:
         "STOKER__HTTP: http is a section of keys, not a value; http.host is one of them",
         "flag agents: agents is a section of keys, not a value; agents.heartbeat_s is one of them",
     )
+
+
+class Neighbour(msgspec.Struct, frozen=True):
+    servers: tuple[str, ...]
+    page: str = ""
+
+
+class Web(msgspec.Struct, frozen=True):
+    clusters: dict[str, Neighbour] = {}
+
+    def faults(self) -> list[str]:
+        return [f"clusters: {name}.page isn't one" for name, each in self.clusters.items() if each.page == "odd"]
+
+
+class Shown(msgspec.Struct, frozen=True):
+    web: Web = Web()
+
+
+def shown(file: Path, text: str, environ: dict[str, str] | None = None) -> Web | str:
+    file.write_text(text)
+    loaded = examine(Shown, file, environ or {}, {})
+    return loaded.value.web if loaded.value else "; ".join(loaded.faults).replace(f"{file.parent}/", "")
+
+
+def test_groups_of_keys_by_names_of_their_own_are_read_from_a_file(file: Path) -> None:
+    text = "web:\n  clusters:\n    rome: {servers: [https://r], page: 1}\n    paris:\n      servers: [https://a, https://b]\n"
+    rome, paris = Neighbour(("https://r",), "1"), Neighbour(("https://a", "https://b"))
+    assert shown(file, text) == Web({"rome": rome, "paris": paris})
+    assert shown(file, "web: {clusters: {}}") == Web()
+
+
+@pytest.mark.parametrize(
+    ("clusters", "said"),
+    [
+        ("{rome: {servers: [a], pages: x}}", "c.yaml:1: web.clusters: rome.pages isn't a setting; nearest: page"),
+        ("{rome: {servers: [a], xyz: x}}", "rome.xyz isn't a setting; there are servers, page"),
+        ("{rome: {page: x}}", "web.clusters: rome.servers has no default: set it"),
+        ("{rome: {servers: https://a}}", "web.clusters: rome.servers: 'https://a' isn't a list"),
+        ("{rome: {servers: [a], servers: [b]}}", "'servers' is given twice, again on line 1"),
+        ("{rome: {servers: [a]}, rome: {servers: [b]}}", "'rome' is given twice, again on line 1"),
+        ("{rome: here}", "'rome' on line 1 is a group of keys, not a value or a list"),
+        ("{rome: [a]}", "'rome' on line 1 is a group of keys, not a value or a list"),
+        ("[a]", "a list isn't a group of keys"),
+        ("{rome: {servers: [a], page: odd}}", "web: clusters: rome.page isn't one"),
+    ],
+)
+def test_a_fault_in_such_a_group_names_it_and_its_key(file: Path, clusters: str, said: str) -> None:
+    assert said in str(shown(file, f"web: {{clusters: {clusters}}}"))
+
+
+def test_such_groups_are_given_in_a_file_alone(file: Path) -> None:
+    assert "STOKER__WEB__CLUSTERS: web.clusters: groups of keys are given in a file" in str(
+        shown(file, "", {"STOKER__WEB__CLUSTERS": "rome=https://r"})
+    )

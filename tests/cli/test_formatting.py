@@ -4,7 +4,7 @@ from msgspec import structs
 
 from stoker.brain.domain.lifecycle import JobState, Outcome
 from stoker.brain.domain.reason import ReasonCode
-from stoker.cli.display.formatting import instant_ms, note_line, ran
+from stoker.cli.display.formatting import instant_ms, note_line, ran, waited, waited_in_all
 from stoker.wire.rest.job import MembersView, ReasonView
 from tests.cli.views import at, attempt, job
 
@@ -28,3 +28,14 @@ def test_the_members_of_an_array_that_has_ended_are_counted_once_beside_it() -> 
     )
     why = ReasonView(ReasonCode.MEMBERS_ENDED, "its members have ended: 2 succeeded, 1 failed", "", {})
     assert note_line(job(members=members, reason=why)) == "3 members, 2 succeeded, 1 failed"
+
+
+def test_a_job_that_waits_again_has_waited_since_it_was_requeued_and_says_the_sum_where_its_details_are() -> None:
+    first = structs.replace(attempt(outcome=Outcome.PREEMPTED), started_at=at(1), ended_at=at(5))
+    again = structs.replace(job(), state=JobState.PENDING, started_at=at(1), ended_at=None, attempts=[first])
+    assert waited(again, instant_ms(at(50))) == "45s"
+    assert waited_in_all(again, instant_ms(at(50))) == "45s, 46s in all"
+    second = structs.replace(attempt(), number=2, started_at=at(30), ended_at=None)
+    runs = structs.replace(again, state=JobState.RUNNING, attempts=[first, second])
+    assert waited(runs, instant_ms(at(50))) == "25s"
+    assert waited_in_all(job(attempts=(first,)), instant_ms(at(50))) == "1s"

@@ -180,3 +180,6 @@ def test_a_fault_with_a_hint_of_its_own_says_that_one_alone_on_a_line_of_its_own
     said = CliRunner().invoke(root, ["submit", str(script)]).output.splitlines()
     assert [line[:6] for line in said] == ["error:", "hint: "]
     assert said[1].startswith("hint: `sed -i")
+    said = CliRunner().invoke(root, ["submit", "--name", "n\udce9", "--", "true"]).output.splitlines()
+    assert said[0].endswith("holds bytes that aren't UTF-8, and what is sent must be")
+    assert said[1].startswith("hint: write it in UTF-8; ")

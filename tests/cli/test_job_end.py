@@ -83,3 +83,11 @@ def test_of_a_success_it_is_said_how_long_it_took_and_of_a_job_that_never_starte
     assert end_line(done) == "job 1 succeeded after 1s"
     assert "logs" not in end_line(msgspec.structs.replace(failed_gang(), attempts=[]))
     assert "see `stoker status 1`" in end_line(msgspec.structs.replace(failed_gang(), attempts=[]))
+
+
+@pytest.mark.parametrize("state", [JobState.FAILED, JobState.CANCELLED])
+def test_the_end_of_an_array_leads_to_the_members_that_ended_so(state: JobState) -> None:
+    """None of a cancelled array need have failed."""
+    counts = dict.fromkeys(("pending", "held", "starting", "running", "stopping", "failed"), 0)
+    array = job(state=state, members=MembersView(total=3, succeeded=1, cancelled=2, **counts), exit_code=None)
+    assert end_line(array).endswith(f"; see `stoker list 1 --state {state.value}`")

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from random import Random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from stoker.brain.cycle import propose
@@ -244,6 +244,7 @@ def test_it_would_be_noticed_if_limits_were_not_asked_again_when_a_plan_is_carri
         _live_all(range(20, 60))  # the third of these noticed when this was written
 
 
+@example(seed=387_439_039, steps=40)  # who has a claim starts elsewhere, and only what was kept for him was in the way
 @given(seed=st.integers(0, 1 << 32), steps=st.integers(1, 60))
 def test_no_limit_is_exceeded_no_counter_drifts_and_who_is_owed_goes_first(seed: int, steps: int) -> None:
     _live(seed, steps)

@@ -15,13 +15,14 @@ from urllib.parse import urlsplit
 
 import pytest
 
-NAMES: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+from tools.web_screenshots import CHROMIUMS
+
 REPORT_S_MAX: Final = 60.0
 
 
 def find_browser() -> str:
     """Chromium's program, which .ci/run installs where it isn't there."""
-    found = next(filter(None, map(shutil.which, NAMES)), None)
+    found = next(filter(None, map(shutil.which, CHROMIUMS)), None)
     if found is None:
         pytest.skip("NOT TRIED: what pages of other origins may do needs Chromium (Debian: apt-get install chromium)")
     return found

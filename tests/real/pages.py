@@ -6,11 +6,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page
 
 from stoker.wire.client import Client
 from tests.real.browser import find_browser
 from tests.real.up_process import UpProcess, until
+from tools import web_screenshots
 
 PATIENCE_MS: Final = 30_000
 """A browser on a busy machine with two cores."""
@@ -19,19 +20,13 @@ SHAPES: Final[dict[str, dict[str, Any]]] = {
     "phone": {"viewport": {"width": 390, "height": 800}, "has_touch": True},
 }
 _AXE: Final = Path(__file__).parent / "vendor" / "axe.min.js"
-_ARGUMENTS: Final = ("--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking")
 
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
     """The browser of the system, for as long as the tests of a file need it."""
-    program = find_browser()
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program, args=list(_ARGUMENTS))
-        try:
-            yield browser
-        finally:
-            browser.close()
+    with web_screenshots.chromium(find_browser()) as browser:
+        yield browser
 
 
 class Visitor:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from stoker.brain.domain.access import Role
 from stoker.control.settings import GrpcSettings, HttpSettings, TlsSettings
 from stoker.live.main import run_control
-from stoker.live.settings.control import ControlSettings, LogSettings
+from stoker.live.settings.control import ControlSettings, LogSettings, WebSettings
 from stoker.wire.client import Client, JobBody
 from stoker.wire.rest.token import NewTokenBody
 from tests.real.tokens import token_in, tokens_of
@@ -37,7 +37,7 @@ def free_port() -> int:
 
 
 @contextmanager
-def serving(folder: Path, port: int, *, secure: bool = False) -> Iterator[Served]:
+def serving(folder: Path, port: int, *, secure: bool = False, web: WebSettings | None = None) -> Iterator[Served]:
     """With `secure` REST speaks TLS, and the token names the authority."""
     served = Served(f"http{'s' if secure else ''}://127.0.0.1:{port}", tokens_of(folder).admin)
     loop, stop, ready = asyncio.new_event_loop(), asyncio.Event(), threading.Event()
@@ -47,6 +47,7 @@ def serving(folder: Path, port: int, *, secure: bool = False) -> Iterator[Served
         grpc=GrpcSettings(port=0, node_port=0),
         log=LogSettings(level="error"),
         tls=TlsSettings(mode="on" if secure else "off"),
+        web=web or WebSettings(),
     )
 
     def serve() -> None:

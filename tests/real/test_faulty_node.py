@@ -4,13 +4,16 @@ import os
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.real.agent_process import AgentProcess, job, submit, until, until_state
+from tests.real.agent_process import AgentProcess, alive, job, submit, until, until_state
 from tests.real.control_process import ControlProcess
 
 MOUNTS = os.geteuid() == 0 and shutil.which("mount") is not None
@@ -19,9 +22,10 @@ WAIT = "while [ ! -e {file} ]; do sleep 0.05; done; "
 
 
 @contextmanager
-def small_disk(folder: Path, mib: int) -> Iterator[None]:
+def small_disk(folder: Path, mib: int, files: int = 0) -> Iterator[None]:
+    """`files`: at most so many. 0 = any number."""
     folder.mkdir(parents=True)
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={mib}m", "none", str(folder)], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={mib}m,nr_inodes={files}", "none", str(folder)], check=True)
     try:
         yield
     finally:
@@ -77,6 +81,112 @@ def test_a_node_whose_disk_a_job_has_filled_says_so_gets_no_new_work_and_loses_n
         until(lambda: node_state(control) == ("ready", ""), "it works again")
         assert len(until_state(control, later, "succeeded")["attempts"]) == 1
         assert (agent.output().count("node_faulty"), agent.output().count("node_works_again")) == (1, 1)
+
+
+@contextmanager
+def full(folder: Path) -> Iterator[None]:
+    """Of bytes and of files: on this file system a folder takes no bytes."""
+    much = folder / "much"
+    much.mkdir()
+    try:
+        with suppress(OSError):
+            for number in range(100_000):
+                (much / str(number)).touch()
+        fill(much / "0")
+        yield
+    finally:
+        shutil.rmtree(much)
+
+
+@contextmanager
+def read_only(folder: Path) -> Iterator[None]:
+    for _ in range(100):  # while somebody still has a file open there to write to it, none is made so
+        if subprocess.run(["mount", "-o", "remount,ro", str(folder)], capture_output=True).returncode == 0:
+            break
+        time.sleep(0.1)
+    try:
+        yield
+    finally:
+        subprocess.run(["mount", "-o", "remount,rw", str(folder)], check=True)
+
+
+@contextmanager
+def read_only_above(folder: Path) -> Iterator[None]:
+    """To all who open something now, though not to those who have it open: a disk with writers is not made so."""
+    subprocess.run(["mount", "--bind", str(folder), str(folder)], check=True)
+    try:
+        subprocess.run(["mount", "-o", "remount,ro,bind", str(folder)], check=True)
+        yield
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+@pytest.mark.skipif(not MOUNTS, reason="only root may mount a small disk")
+def test_whichever_disk_of_a_node_is_full_or_read_only_a_start_is_not_charged_and_what_runs_keeps_its_end(
+    control: ControlProcess, tmp_path: Path
+) -> None:
+    """Each kind of file that a node writes for a task: checkpoint folder, working folder, the runner's and agent's."""
+    places = {name: tmp_path / name for name in ("checkpoints", "work", "data")}
+    with ExitStack() as disks:
+        for folder in places.values():
+            disks.enter_context(small_disk(folder, 24, files=400))
+        agent = AgentProcess(tmp_path / "node-1", control)
+        agent.data_dir = places["data"]
+        known = agent.settings.read_text().splitlines()
+        agent.write(
+            f"data_dir: {places['data']}",
+            f"executor: {{checkpoint_dir: {places['checkpoints']}, work_dir: {places['work']}}}",
+            *(line for line in known if not line.startswith("data_dir")),
+        )
+        disks.enter_context(agent)
+        for index, (folder, unusable, words) in enumerate(
+            (
+                (places["checkpoints"], full, "No space left on device"),
+                (places["checkpoints"], read_only, "Read-only file system"),
+                (places["work"], full, "No space left on device"),
+                (places["work"], read_only, "Read-only file system"),
+                (places["data"], read_only_above, "Read-only file system"),
+                (places["data"], full, "No space left on device"),
+            )
+        ):
+            go = tmp_path / f"go-{index}"
+            runs = submit(control, f"{WAIT.format(file=go)} exit 3")
+            until_state(control, runs, "running")
+            with unusable(folder):
+                refused = submit(control, "true")
+                until(partial(is_not_taken, control, refused), "its start is refused, or not tried")
+                task = first_task(control, refused)
+                assert task or folder == places["data"]  # of which the node sees it by itself, and takes no more work
+                assert not task or (task["cause"] == "never_started" and words in task["error"]), task
+                assert not task or folder == places["data"] or f"{folder}" in task["error"], task
+                assert job(control, refused)["requeues_used"] == 0
+                go.touch()
+                ended = until_state(control, runs, "failed", "node_failed")
+                assert (ended["exit_code"], len(ended["attempts"]), ended["requeues_used"]) == (3, 1, 0), words
+            done = until_state(control, refused, "succeeded", "failed", "node_failed")
+            assert (done["state"], done["requeues_used"]) == ("succeeded", 0), words
+        until(lambda: node_state(control) == ("ready", ""), "it works again")
+        lost = submit(control, "sleep 300")
+        until_state(control, lost, "running")
+        agent.kill()
+        os.kill(agent.runner_pid, signal.SIGKILL)
+        until(lambda: not alive(agent.runner_pid), "nobody writes to it")
+        with read_only(places["data"]):
+            assert agent.start().wait() != 0
+            assert "Read-only file system [data_dir_unusable]" in agent.output()
+        agent.start()
+        until(lambda: len(job(control, lost)["attempts"]) == 2, "it is started again")
+        assert first_task(control, lost)["cause"] == "runner_lost"
+
+
+def first_task(control: ControlProcess, job_id: str) -> dict[str, Any]:
+    """Of its first attempt, once that is over."""
+    attempts = job(control, job_id)["attempts"]
+    return dict(attempts[0]["tasks"][0]) if attempts and attempts[0]["tasks"][0]["cause"] else {}
+
+
+def is_not_taken(control: ControlProcess, job_id: str) -> bool:
+    return bool(first_task(control, job_id)) or "1 faulty" in reason(control, job_id)
 
 
 @contextmanager

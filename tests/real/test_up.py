@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from stoker.wire.client import Client, JobBody
-from tests.real.control_process import ControlProcess
+from tests.real.control_process import ControlProcess, free_port
+from tests.real.forks import SRC, started
 from tests.real.up_process import UpProcess, environment, left_behind, run, stoker, until
 
 pytestmark = pytest.mark.timeout(180)
@@ -34,7 +35,7 @@ def submit_and_see(client: Client, line: str, words: str) -> str:
 
 def test_it_says_what_is_where_and_simulates_two_nodes_of_four_gpus(tmp_path: Path) -> None:
     with UpProcess(tmp_path, "--nodes", "2") as up, Client(up.url) as client:
-        nodes_up(client, 2)
+        assert client.status().online_nodes == 2, "it says that it is up once its nodes are"
         assert up.url in up.said
         assert "simulated" in up.said
         assert "run as " in up.said
@@ -187,3 +188,26 @@ def test_gpus_that_nvidia_smi_finds_are_used_as_one_node(tmp_path: Path) -> None
             assert [gpu.simulated for gpu in client.gpus().gpus] == [False] * 4
     finally:
         os.environ["PATH"] = before
+
+
+def test_a_node_that_does_not_join_is_named_while_it_is_waited_for(tmp_path: Path) -> None:
+    """Its agent begins when there is a file."""
+    late, go = tmp_path / "late", tmp_path / "go"
+    late.mkdir()
+    waits = f"while 'agent' in sys.orig_argv and not os.path.exists({str(go)!r}): time.sleep(0.05)"
+    (late / "sitecustomize.py").write_text(f"import os, sys, time\n{waits}\n")
+    said = tmp_path / "said"
+    ports = ("--http-port", str(free_port()), "--grpc-port", str(free_port()))
+    with said.open("wb") as words:
+        env = environment(tmp_path, PYTHONPATH=f"{late}:{SRC}")
+        up = started(stoker("up", "--nodes", "1", "--stop-grace", "0", *ports), out=words, env=env, new_session=True)
+    try:
+        until(lambda: "waiting for node-1 to join" in said.read_text(), 60, "it to say whom it waits for")
+        assert "Ctrl-C ends it." not in said.read_text()
+        go.touch()
+        until(lambda: "Ctrl-C ends it." in said.read_text(), 60, "the node to join")
+    finally:
+        go.touch()
+        up.terminate()
+        up.wait(60)
+    assert left_behind(tmp_path) == []

@@ -21,7 +21,7 @@ from stoker.wire.rest.token import NewTokenBody
 from tests.real.control_process import ControlProcess
 from tests.real.forks import SRC
 from tests.real.pages import PATIENCE_MS, SHAPES, Visitor, findings, shown_cluster, visiting
-from tests.real.up_process import UpProcess
+from tests.real.up_process import UpProcess, until
 
 pytestmark = [pytest.mark.heavy, pytest.mark.timeout(600)]
 SCRIPT = "#!/bin/sh\necho \"script of $1\" 'it''s'\nsleep 600\n"
@@ -113,7 +113,7 @@ def test_command_line_rest_and_python_submit_the_job_that_the_form_does(
     first = client.submit(JobBody(**fields)).id
     page = visitor.goto(f"/jobs/{first}")
     page.click("#again")
-    page.wait_for_url("**/submit?again=1")
+    page.wait_for_url(f"**/submit?again={first}")
     page.check("[name=hold]")
     line, curl, python = (page.locator(f"#as-{each}").inner_text() for each in ("cli", "rest", "python"))
     page.click("#submit button.primary")
@@ -147,7 +147,7 @@ def test_a_job_with_a_script_is_submitted_again_with_it_and_twice_the_memory(
     page = visitor.goto(f"/jobs/{first}")
     expect(page.get_by_text('echo "script of $1"')).to_be_visible()
     page.click("#again")
-    page.wait_for_url("**/submit?again=1")
+    page.wait_for_url(f"**/submit?again={first}")
     expect(page.locator("#again-kept")).to_contain_text("script")
     page.fill("[name=memory]", "1")
     line = page.locator("#as-cli").inner_text()
@@ -313,6 +313,59 @@ def test_who_may_not_do_it_is_shown_no_button_for_it(browser: Browser, guarded: 
         assert page.locator("#submit").count() == (name != "vic")
         made.close()
         assert made.complaints == []
+
+
+def test_the_page_that_signs_in_commands_is_without_grave_faults_with_its_yes_button(
+    browser: Browser, guarded: ControlProcess
+) -> None:
+    with guarded.client() as admin:
+        token = admin.create_token(NewTokenBody(role=Role.ADMIN, user="una")).token
+    for shape, scheme in (("wide", "light"), ("phone", "dark")):
+        made = Visitor(browser, guarded.url, color_scheme=scheme, **SHAPES[shape])
+        made.sign_in(token)
+        page = made.goto(f"/command-login?port=65000&challenge={'x' * 43}&state=y")
+        expect(page.locator("#yes")).to_be_visible()
+        assert findings(page) == []
+        made.close()
+        assert made.complaints == []
+
+
+def test_a_page_that_stood_still_while_the_server_was_restarted_says_that_it_is_old_and_catches_up(
+    browser: Browser, guarded: ControlProcess
+) -> None:
+    """As one that the browser froze: no script of it runs. (Chromium freezes none that is shown, and shows every page
+    where it has no windows.) A minute passes for it meanwhile, by the clock that it has.
+    """
+    with guarded.client() as admin:
+        token = admin.create_token(NewTokenBody(role=Role.ADMIN, user="fay")).token
+    made = Visitor(browser, guarded.url, **SHAPES["wide"])
+    made.sign_in(token)
+    page = made.goto("/queue")
+    expect(page.locator("#pulse")).not_to_have_class("pulse off")
+    page.evaluate("""() => {
+      const passed = performance.now.bind(performance);
+      performance.now = () => passed() + (window.still_ms ?? 0);
+      window.kept = 1;
+    }""")
+    page.route("**/live", lambda route: None)  # the new stream waits until the page has said what it says
+    debugger, stands = made.context.new_cdp_session(page), list[object]()
+    debugger.on("Debugger.paused", lambda told: stands.append(told))
+    debugger.send("Debugger.enable")
+    debugger.send("Debugger.pause")
+    until(lambda: page.wait_for_timeout(20) or stands, what="its next script to stand still")
+    guarded.kill()
+    guarded.start()
+    with guarded.client() as admin:
+        job = admin.submit(JobBody(name="meanwhile", command="true", hold=True)).id
+    debugger.send("Runtime.evaluate", {"expression": "window.still_ms = 60000"})
+    debugger.send("Debugger.disable")
+    expect(page.locator("#stale")).to_contain_text("No word from the control plane")
+    page.unroute("**/live")  # streams that wait there go on
+    expect(page.locator(f"#job-{job}")).to_be_visible(timeout=6 * PATIENCE_MS)
+    expect(page.locator("#stale")).to_be_hidden(timeout=6 * PATIENCE_MS)
+    assert page.evaluate("window.kept") == 1, "it was never loaded anew"
+    made.close()
+    assert [each for each in made.complaints if "ERR_" not in each] == []
 
 
 def test_a_session_that_ends_is_said_and_the_page_is_back_as_it_was_after_a_sign_in_on_another(

@@ -92,7 +92,7 @@ def guarantees_protect_nobody(patch: Patch) -> None:
 
 
 def a_reclaim_takes_from_anybody(patch: Patch) -> None:
-    patch.setattr(VictimSearch, "_borrows", lambda search, shape, owed_to: True)
+    patch.setattr(VictimSearch, "_borrow", lambda search, tenant, job_class, owed_to: True)
 
 
 # --- claims and reservations ------------------------------------------------------------------------------------------

@@ -180,11 +180,16 @@ async def test_the_timeline_has_bars_of_what_ran_and_of_what_is_planned(busy: Pe
 
 
 async def test_a_job_page_offers_the_same_job_again_to_whom_sees_all_of_it(busy: People) -> None:
-    page = await (await signed_in(busy.anna)).page("/jobs/3")
-    body = unescape(re.findall(r'id="again" data-body="([^"]*)"', page)[0])
+    """By a link, which needs no script."""
+    browser = await signed_in(busy.anna)
+    link = re.findall(r'id="again" href="([^"]*)"', await browser.page("/jobs/3"))[0]
+    body = unescape(re.findall(r'data-again="([^"]*)"', await browser.page(link))[0])
     assert '"gpu_count":4' in body
     again = await busy.anna.ask("POST", "/api/v1/jobs", body.encode(), {"content-type": "application/json"})
     assert again.status == 201
+    theirs = await signed_in(busy.bert)
+    assert "data-again" not in await theirs.page("/submit?again=3"), "who sees a part of it gets no part of it here"
+    assert (await browser.ask("GET", "/submit?again=999", accept="text/html")).status == 404
 
 
 async def test_the_field_for_a_job_goes_to_it_or_looks_for_a_name(plane: Plane) -> None:

@@ -308,12 +308,13 @@ def test_t8_what_warns_nobody_is_refused_with_what_would(text: str, message: str
     assert "@90" in refusal.hint or "USR1" in refusal.hint
 
 
-@pytest.mark.parametrize(("text", "ms"), [("10", 10 * MINUTE_MS), ("90s", 90 * SECOND_MS), ("none", 0), ("0", 0)])
+@pytest.mark.parametrize(("text", "ms"), [("10", 10 * MINUTE_MS), ("90s", 90 * SECOND_MS), ("none", 0), ("never", 0)])
 def test_a_checkpoint_is_as_often_as_a_duration_says_or_never(text: str, ms: int) -> None:
     assert parse_checkpoint(text) == ms
 
 
-@pytest.mark.parametrize("text", ["-5", "often", "", "1h90m"])
-def test_what_is_no_period_of_checkpoints_is_refused(text: str) -> None:
-    with pytest.raises(StokerError, match="how often"):
+@pytest.mark.parametrize("text", ["-5", "often", "", "1h90m", "0", "0s", "00"])
+def test_what_is_no_period_of_checkpoints_is_refused_with_the_word_for_none(text: str) -> None:
+    with pytest.raises(StokerError, match="how often") as caught:
         parse_checkpoint(text)
+    assert "`none`" in caught.value.refusal.hint

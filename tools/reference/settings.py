@@ -15,6 +15,7 @@ import msgspec
 from msgspec.structs import FieldInfo
 
 from stoker.adapters.settings.loader import default_of, is_section, later_keys, without_range
+from stoker.adapters.settings.types import group_form
 from stoker.agent.settings import AgentSettings
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.units import Range
@@ -61,6 +62,8 @@ def _rows(cls: type[msgspec.Struct], prefix: str) -> Iterator[tuple[str, str, st
         else:
             kind, _ = without_range(field.type)
             yield code(name), _kind(kind), code(_default(field)), sentences.get(field.name, "")
+            if group := group_form(kind):
+                yield from _rows(group, f"{name}.NAME.")
 
 
 def _sentences(cls: type[msgspec.Struct]) -> dict[str, str]:

@@ -5,9 +5,11 @@ Rules: M1  every name gets the prefix `stoker_`; a duration also gets the suffix
            label taken from the outside (a tenant, a node) can't fill the memory of the control plane
        M3  a metric keeps the kind and the label names of its first use; another use is a bug and raises ValueError
        M4  what a metric means stands in HELP, and a test holds that against every name that the source counts under
+       M5  a counter of whose growth an alert speaks stands at zero from the start: Prometheus sees no increase in a
+           series that begins with its first count
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Generic, TypeVar
 
 from prometheus_client import (
@@ -114,6 +116,14 @@ _OVERFLOW: Final = "other"
 Kind = TypeVar("Kind", bound=Counter | Gauge | Histogram)
 
 
+FROM_ZERO: Final[Sequence[tuple[str, Mapping[str, str]]]] = (
+    ("pass_faults", {}),
+    ("node_key_replaced", {}),
+    *(("task_finished", {"status": status}) for status in ("failed", "timeout", "out_of_memory", "node_failed")),
+)
+"""M5."""
+
+
 class _Family(Generic[Kind]):
     """One metric and its series. Series are kept here too, because the library's own look-up takes a lock."""
 
@@ -150,6 +160,11 @@ class Metrics:
         ProcessCollector(registry=self._registry)
         self._series_max = series_max
         self._families: dict[tuple[type, str], _Family[Any]] = {}
+
+    def begin(self) -> None:
+        """Show the counters of which alerts speak, at zero (M5)."""
+        for name, labels in FROM_ZERO:
+            self.count(name, 0, labels)
 
     def count(self, name: str, by: int, labels: Mapping[str, str]) -> None:
         self._series(Counter, name, labels).inc(by)

@@ -1,11 +1,10 @@
 """Named clusters of a person as they are shown, and how each of them is.
 
 Rules: C2  no view has a token; its id is no secret
-       C3  clusters are asked all at once, each for STATUS_S at most; one that doesn't answer is a row like the others
+       C3  clusters are asked all at once, each for a few seconds; one that doesn't answer is a row like the others
 """
 
 import asyncio
-from typing import Final
 
 import msgspec
 
@@ -13,11 +12,11 @@ from stoker.brain.domain.errors import StokerError
 from stoker.cli.contexts import context_names, present_context, unknown
 from stoker.cli.credentials import is_insecure, settings_of
 from stoker.cli.wiring.settings import UserSettings
-from stoker.wire.client import DEFAULT_SERVER, AsyncClient
+from stoker.wire.client import DEFAULT_SERVER
+from stoker.wire.client.cluster_status import ask_cluster
+from stoker.wire.client.trust import Credentials
 from stoker.wire.rest.cluster import ClusterView
 from stoker.wire.token import id_of, is_token
-
-STATUS_S: Final = 5.0
 
 
 class ContextView(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,20 +85,7 @@ async def _status(view: ContextView) -> ContextStatusView:
     cluster, unanswered = None, view.fault
     if not unanswered:
         kept = settings_of(view.name) or UserSettings()
-        try:
-            async with (
-                asyncio.timeout(STATUS_S),
-                AsyncClient(
-                    kept.server or DEFAULT_SERVER,
-                    token=kept.token,
-                    ca_file=kept.ca,
-                    insecure=is_insecure(kept),
-                    patience_s=0,
-                ) as client,
-            ):
-                cluster = await client.status()
-        except StokerError as fault:
-            unanswered = f"{fault.refusal.message} [{fault.refusal.code}]"
-        except TimeoutError:
-            unanswered = f"no answer within {STATUS_S:g} s"
+        cluster, unanswered = await ask_cluster(
+            kept.server or DEFAULT_SERVER, Credentials(kept.token, kept.ca, is_insecure(kept))
+        )
     return ContextStatusView(**msgspec.structs.asdict(view), cluster=cluster, unanswered=unanswered)

@@ -67,7 +67,7 @@ def end_line(job: "JobView") -> str:
     if job.state == "succeeded" or job.reduced or job.outline:
         return line
     if job.members is not None:
-        return f"{line}; see `stoker list {job.id} --state failed`"
+        return f"{line}; see `stoker list {job.id} --state {job.state.value}`"
     if not _wrote(job):
         return f"{line}; see `stoker status {job.id}`"
     rank = job.reason.facts.get("rank", 0) if job.reason is not None else 0

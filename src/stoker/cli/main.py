@@ -163,7 +163,8 @@ class _Root(OnceGroup):
         except UnicodeEncodeError as fault:
             # Whatever option it came by: bytes of the command line that aren't UTF-8 are half surrogates by now.
             raise click.UsageError(
-                f"{fault.object!r} holds bytes that aren't UTF-8, and what is sent must be"
+                f"{fault.object!r} holds bytes that aren't UTF-8, and what is sent must be\n"
+                "hint: write it in UTF-8; a command, its variables, folder and files may hold any bytes"
             ) from None
         except KeyboardInterrupt:
             ctx.exit(EXIT_INTERRUPTED)

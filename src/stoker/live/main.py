@@ -80,7 +80,9 @@ async def run_control(
         raise StokerError(refuse("assertions_off", message, "start it without -O and without PYTHONOPTIMIZE"))
     sys.setswitchinterval(SWITCH_S)
     clock = SystemClock()
-    telemetry = StructuredTelemetry(clock, metrics=Metrics(), level=settings.log.level, format=settings.log.format)
+    metrics = Metrics()
+    metrics.begin()
+    telemetry = StructuredTelemetry(clock, metrics=metrics, level=settings.log.level, format=settings.log.format)
     vault = SecretKeys(settings.secret_key_file)
     sink, archive = sink_at(settings.audit.ship_to), archive_at(settings.output, clock)
     ports = ControlPorts(

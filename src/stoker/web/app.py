@@ -13,6 +13,7 @@ from stoker.control.settings import OidcSettings
 from stoker.web import (
     activity,
     cluster,
+    clusters,
     command_login,
     control_planes,
     job,
@@ -25,6 +26,7 @@ from stoker.web import (
     timeline,
 )
 from stoker.web.assets import PREFIX
+from stoker.web.clusters import OtherCluster, OtherClusters
 from stoker.web.identity import BACK, BEGIN, IdentityProvider, IdentitySignIn
 from stoker.web.site import Site
 
@@ -36,10 +38,15 @@ class WebPages:
     """Every page, for `create_app`."""
 
     def __init__(
-        self, control: ControlPlane, identities: IdentityProvider | None = None, oidc: OidcSettings | None = None
+        self,
+        control: ControlPlane,
+        identities: IdentityProvider | None = None,
+        oidc: OidcSettings | None = None,
+        others: Sequence[OtherCluster] = (),
     ) -> None:
-        """`identities`: where people may sign in beside showing a token, as `oidc` says."""
-        self._site = Site(control, has_identities=identities is not None)
+        """`identities`: where people may sign in beside showing a token, as `oidc` says. `others`: clusters that are
+        shown beside this one."""
+        self._site = Site(control, has_identities=identities is not None, has_clusters=bool(others))
         assets = self._site.assets
 
         async def icon(request: Request) -> Response:
@@ -50,6 +57,7 @@ class WebPages:
             Route("/favicon.ico", icon, methods=["GET"]),
             *(IdentitySignIn(self._site, identities, oidc).routes() if identities and oidc else ()),
             *(route for noun in _NOUNS for route in noun.routes(self._site)),
+            *clusters.routes(self._site, OtherClusters(others, control.clock)),
         ]
 
     @property

@@ -60,6 +60,16 @@ def owner(job: JobView) -> str:
     return account_of(job.user, Principal(job.submitted_by))
 
 
+def since(job: JobView) -> str:
+    """Return since when a job is in its state, about: its end, else its newest start, else since when it waits."""
+    if job.ended_at:
+        return job.ended_at
+    if not job.attempts:
+        return job.started_at or job.submitted_at
+    newest = job.attempts[-1]
+    return newest.ended_at or newest.started_at or newest.placed_at
+
+
 def ms_between(start: str | None, end: str | None) -> float | None:
     """Return the milliseconds between two times of REST; None where one is missing."""
     if not start or not end:
@@ -90,5 +100,6 @@ FILTERS: Final[Mapping[str, Callable[..., object]]] = {
     "gpus": gpus,
     "names_secret": names_secret,
     "owner": owner,
+    "since": since,
     "words": words,
 }

@@ -48,7 +48,6 @@ def routes(site: Site) -> list[Route]:
             "command": command_line(job.command),
             "script": await _script(site, request, job),
             "members": members,
-            "again": again_body(job, names_users=caller.role is Role.ADMIN),
             "may_enter": caller.role in (Role.ADMIN, Role.LEAD) or caller.account == owner(job),
             "changeable": changeable(job),
             "waits": job.state in _WAITING,

@@ -51,9 +51,10 @@ Show = Callable[[Request], Awaitable[Context]]
 class Site:
     """The frame of the pages of one control plane."""
 
-    def __init__(self, control: ControlPlane, *, has_identities: bool = False) -> None:
+    def __init__(self, control: ControlPlane, *, has_identities: bool = False, has_clusters: bool = False) -> None:
         self.control = control
         self.has_identities = has_identities
+        self._has_clusters = has_clusters
         self.assets = Assets()
         self._templates = Templates(asset=self.assets.url, version=PRODUCT)
         self._shared: dict[tuple[object, ...], tuple[float, Position, asyncio.Task[bytes]]] = {}
@@ -163,6 +164,7 @@ class Site:
             "is_admin": reader is not None and reader.role is Role.ADMIN,
             "csrf": csrf_of(text) if text else "",
             "has_session": bool(text),
+            "has_clusters": self._has_clusters,
             "cluster_id": state.cluster_id,
             "now": self.now,
             "simulated": reader is not None and any(node.inventory.simulated for node in known_nodes(state)),

@@ -80,15 +80,9 @@ def routes(site: Site) -> list[Route]:
 
 def _held(job: JobView, index: dict[str, int]) -> list[TimelineBar]:
     return [
-        TimelineBar(
-            job=job.id,
-            name=job.name,
-            user="" if job.reduced else owner(job),
-            tenant=job.tenant,
-            node=task.node,
+        _bar(
+            *(job, task.node, task.started_at or attempt.placed_at, task.ended_at or attempt.ended_at),
             gpus=[index[gpu] for gpu in task.gpus if gpu in index],
-            start=task.started_at or attempt.placed_at,
-            end=task.ended_at or attempt.ended_at,
             state=attempt.outcome or job.state,
         )
         for attempt in job.attempts
@@ -104,18 +98,22 @@ def _limit(job: JobView) -> str | None:
 
 
 def _planned(job: JobView) -> list[TimelineBar]:
-    return [
-        TimelineBar(
-            job=job.id,
-            name=job.name,
-            user="" if job.reduced else owner(job),
-            tenant=job.tenant,
-            node=node,
-            gpus=[],
-            start=job.planned_start or "",
-            end=_limit(job),
-            state=job.state,
-            planned=True,
-        )
-        for node in job.planned_nodes
-    ]
+    return [_bar(job, node, job.planned_start or "", _limit(job), state=job.state) for node in job.planned_nodes]
+
+
+def _bar(
+    job: JobView, node: str, start: str, end: str | None, *, state: str, gpus: list[int] | None = None
+) -> TimelineBar:
+    """Return a bar of a job; without `gpus` it is planned."""
+    return TimelineBar(
+        job=job.id,
+        name=job.name,
+        user="" if job.reduced else owner(job),
+        tenant=job.tenant,
+        node=node,
+        gpus=gpus or [],
+        start=start,
+        end=end,
+        state=state,
+        planned=gpus is None,
+    )

@@ -365,14 +365,17 @@ def warning_text(warning: WarnSignal | None) -> str:
 
 
 def parse_checkpoint(text: str) -> int:
-    """Milliseconds between two checkpoints; 0 = it keeps none (`0`, `none`, `never`).
+    """Milliseconds between two checkpoints; 0 = it keeps none (`none`, `never`).
+
+    `0` might mean that or all the time, and is refused.
 
     Raises: StokerError `bad_time`.
     """
     word = text.strip().lower()
-    ms = 0 if word in ("none", "never", "0") else _duration_ms(word)
-    if ms is None or not 0 <= ms <= DURATION_MAX_MS:
-        hint = "write minutes (`10`), units such as `90s`, `10m`, `1h30m`, or `none`"
+    is_never = word in ("none", "never")
+    ms = 0 if is_never else _duration_ms(word)
+    if ms is None or not (is_never or 0 < ms <= DURATION_MAX_MS):
+        hint = "write minutes (`10`), units such as `90s`, `10m`, `1h30m`, or `none` if it writes no checkpoint"
         raise refusal_error(
             "bad_time", f"{text[:80]!r} is not how often a job can write a checkpoint", hint, got=text[:80]
         )

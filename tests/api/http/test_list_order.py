@@ -1,18 +1,23 @@
 """Orders of a list: S1 to S4 of `control.queries.job_order`, L5 and L6 of `job_listing`, on virtual time."""
 
 import pytest
+from msgspec.structs import replace
 
 from stoker.brain.domain.access import OWNER, Caller, Role
 from stoker.brain.domain.array import parse_array
 from stoker.brain.domain.errors import StokerError
-from stoker.brain.domain.ids import JobId, Principal, TenantName
-from stoker.brain.domain.units import Instant
+from stoker.brain.domain.ids import Epoch, JobId, Principal, TenantName
+from stoker.brain.domain.job import Attempt, Job
+from stoker.brain.domain.units import NEVER, Instant
+from stoker.brain.state.cluster import ClusterState
 from stoker.control.access import Sights
 from stoker.control.queries.job_listing import Found, filter_of, page_of, select
+from stoker.control.queries.job_order import Order
 from stoker.live.settings.control import ControlSettings
 from stoker.live.settings.policy import PolicySettings
 from stoker.wire.rest.job import JobListQuery
 from tests.api.http.test_listing import worker
+from tests.builders import NOW, job
 from tests.control.stage import Stage, stage, virtual
 
 FORGETFUL = ControlSettings(policy=PolicySettings(ended_jobs_max=3))
@@ -149,3 +154,21 @@ async def test_a_list_is_sorted_by_the_titles_that_people_see_above_its_columns(
         assert await ids(s, sort="prio", limit=2) == rising
         assert await ids(s, sort="-prio", limit=2) == rising[::-1]
         assert await ids(s, sort="exit") == await ids(s, sort="exit_code")
+
+
+def test_by_waiting_who_was_requeued_counts_from_then() -> None:
+    def tried(number: int, *ends: int) -> Job:
+        attempts = [
+            Attempt(
+                number=at, epoch=Epoch(1), tasks=(), placed_at=NOW, started_at=Instant(end - 2), ended_at=Instant(end)
+            )
+            for at, end in enumerate(ends, 1)
+        ]
+        started = Instant(ends[0] - 2) if ends else NEVER
+        return replace(job(number), submitted_at=Instant(1), started_at=started, attempts=tuple(attempts))
+
+    order = Order("waited", False, Instant(50), Sights(ClusterState(), OWNER))
+    again, twice, never = tried(1, 40), tried(2, 20, 45), tried(3)
+    over = replace(tried(4, 20, 45), ended_at=Instant(45))
+    waits = {each.id: order.key(each, each.state)[1] for each in (again, twice, never, over)}
+    assert waits == {1: 50 - 40, 2: 50 - 45, 3: 49, 4: 43 - 20}

@@ -130,6 +130,12 @@ async def test_a_guarantee_of_more_than_the_cluster_has_warns(
     together = "tenants are guaranteed 7 GPUs together, and the cluster has 4"
     assert again == ([together] if body["name"] == "fits" else told["warnings"])
     assert (await plane.get(f"/api/v1/tenants/{body['name']}")).json["warnings"] == again  # nodes may go later
+    loop, jobs = plane.control.loop, plane.control.committer.state.jobs
+    for _ in range(2):
+        await plane.ask("POST", JOBS, {"command": "true", "gpu_count": 4, "tenant_id": body["name"]})
+    await plane.until(lambda: loop.planned_reason(jobs[JobId(2)].spec.shape).code == "insufficient_gpus")
+    why = (await plane.get(f"{JOBS}/2/why")).json
+    assert why["warnings"] == [words.replace("it is", f"tenant {body['name']} is", 1) for words in again]
 
 
 async def test_a_cluster_without_a_gpu_yet_may_be_set_up_without_a_warning(plane: Plane) -> None:

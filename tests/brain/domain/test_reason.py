@@ -111,7 +111,8 @@ def test_the_hint_of_a_gang_that_failed_leads_to_the_lines_of_the_rank_that_fail
 def test_the_hint_of_an_array_that_has_ended_names_that_array(failed: int) -> None:
     ended = Reason(ReasonCode.MEMBERS_ENDED, {"succeeded": 2, "failed": failed, "cancelled": 0, "others": failed})
     assert "`stoker list 7`" in hint_for(ended, job="7")
-    assert "--name NAME" in hint_for(ended, job="7", forgotten=True), "a list of what is forgotten is refused"
+    told = hint_for(ended, job="7", name="a b", forgotten=True)
+    assert told == "`stoker list --members --name 'a b'` shows them", "a list of what is forgotten is refused"
 
 
 @pytest.mark.parametrize("code", [ReasonCode.CANCELLED, ReasonCode.REQUEUED, ReasonCode.HELD])

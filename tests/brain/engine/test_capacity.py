@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.fit import tasks_that_fit
-from stoker.brain.engine.demand_cache import UNBOUNDED, Capacity, CapacityRow, CpuCapacity
+from stoker.brain.engine.demand_cache import UNBOUNDED, Capacity, CapacityRow, CapacityRows
 
 _ROWS = st.lists(st.tuples(st.integers(1, 8), st.integers(0, 20), st.integers(0, 400)), max_size=6)
 """Slots, free CPUs and free memory of nodes."""
@@ -19,7 +19,7 @@ _DEMANDS = st.lists(
 
 
 def _capacity(rows: list[CapacityRow]) -> Capacity:
-    return Capacity(lambda: rows)
+    return Capacity(lambda: [CapacityRows(rows[:1]), CapacityRows(rows[1:])])
 
 
 def _naive(rows: list[CapacityRow], demand: Demand) -> int:
@@ -57,7 +57,7 @@ def test_the_best_numbers_are_those_of_nodes_that_count(rows: list[CapacityRow])
 
 def test_tasks_without_gpus_are_bounded_by_cpus_alone_and_never_listed_one_by_one() -> None:
     """As many slots as these would fill the memory of any machine."""
-    with_cpus = CpuCapacity([(UNBOUNDED, 1_000)])
+    with_cpus = _capacity([(UNBOUNDED, 0, 1_000)]).with_cpus(0)
     for memory_mb in range(1, 1_000):
         assert with_cpus.tasks_with(memory_mb) == 1_000 // memory_mb
     assert _capacity([(UNBOUNDED, 64, 1_000)]).with_cpus(3).tasks == 21

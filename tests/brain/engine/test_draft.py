@@ -97,7 +97,7 @@ _BUSY = cluster(
 
 def test_what_every_running_job_holds_put_back_is_the_whole_inventory_in_device_order() -> None:
     draft = Draft(_BUSY)
-    for each in _BUSY.running(NOW):
+    for each in [_BUSY.running(live, NOW) for live in _BUSY.live()]:
         for held in each.tasks:
             draft.put_back(held)
     for name in _BUSY.free:
@@ -192,7 +192,7 @@ def test_a_remembered_verdict_is_never_older_than_what_came_free(steps: list[tup
     """Whatever was taken, put back and rolled back, one set of tables answers as a new one does."""
     draft = Draft(_BUSY)
     asked = _Asked(draft)
-    held = [each for job_ in _BUSY.running(NOW) for each in job_.tasks if each.node in draft.free]
+    held = [each for job_ in _BUSY.live() for each in _BUSY.running(job_, NOW).tasks if each.node in draft.free]
     marks: list[tuple[int, list[TaskPlacement], dict[NodeName, Free]]] = []
     for what, *numbers in steps:
         match what, numbers:

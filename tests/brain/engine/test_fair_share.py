@@ -200,7 +200,7 @@ def test_a_sibling_that_has_used_less_but_waits_for_nothing_costs_nobody_points(
 def order(here: Cluster, policy: Policy | None = None) -> list[JobId]:
     waiting = here.pending()
     queue = QueueOrder(here, policy or Policy(), NOW, tenants_of(waiting))
-    return [each.job for each in in_order(queue, waiting, ())]
+    return [each.job for each in in_order(queue, queue.tiers(waiting), ())]
 
 
 def test_of_equal_jobs_those_of_the_tenant_that_has_used_less_go_first_and_those_of_one_tenant_in_order_of_submit() -> (

@@ -22,7 +22,8 @@ def _candidates(
     buckets: Sequence[Bucket] | None = None,
 ) -> Iterator[Candidate]:
     waiting = list(view.pending()) if buckets is None else buckets
-    return in_order(QueueOrder(view, policy or Policy(), now, tenants_of(waiting)), waiting, blocked)
+    queue = QueueOrder(view, policy or Policy(), now, tenants_of(waiting))
+    return in_order(queue, queue.tiers(waiting), blocked)
 
 
 def _ids(candidates: Iterable[Candidate]) -> list[int]:

@@ -24,9 +24,8 @@ def looked_at(story: Story) -> list[JobId]:
     """The jobs in the order in which a pass that places nothing comes to them."""
     view = StateView(story.state)
     waiting = list(view.pending())
-    return [
-        each.job for each in in_order(QueueOrder(view, story.state.policy, story.now, tenants_of(waiting)), waiting, ())
-    ]
+    queue = QueueOrder(view, story.state.policy, story.now, tenants_of(waiting))
+    return [each.job for each in in_order(queue, queue.tiers(waiting), ())]
 
 
 def record_of(story: Story, job: JobId) -> Job:

@@ -227,9 +227,9 @@ def test_a_job_whose_leader_has_exited_is_ending_though_nobody_told_it() -> None
     """V4: what it holds comes free anyway, so it is counted among nobody's use."""
     story, low, _ = busy()
     key, node = story.key(low)
-    assert [each.stopping for each in StateView(story.state).running(story.now)] == [False]
+    assert [each.state for each in StateView(story.state).live()] == [JobState.RUNNING]
     story.do(ReportEnding(by=node_principal(node), node=node, keys=(key,)))
-    assert [each.stopping for each in StateView(story.state).running(story.now)] == [True]
+    assert [each.state for each in StateView(story.state).live()] == [JobState.STOPPING]
 
 
 def test_claims_are_in_a_snapshot() -> None:

@@ -114,5 +114,6 @@ def test_a_job_ends_by_its_limit_whatever_the_clock_was_moved_by_before_and_sinc
         story.wait(2 * MINUTE_MS).do(MoveClock(by=CONTROL, by_ms=MINUTE_MS))
         ends_by += MINUTE_MS
         assert [each.ends_by for each in StateView(story.state).releases(NodeName("n1"), story.now)] == [ends_by]
-        assert [each.ends_by for each in StateView(story.state).running(story.now)] == [ends_by]
+        view = StateView(story.state)
+        assert [view.running(each, story.now).ends_by for each in view.live()] == [ends_by]
         story.end(job)

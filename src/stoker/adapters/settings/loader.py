@@ -11,7 +11,7 @@ Rules: S1  flag over environment (`STOKER__SECTION__KEY`) over file over default
        S4  a number outside the `Range` of its key is a fault; relations between keys are checked by the Struct itself:
            a method `faults(self) -> list[str]`. Both are asked once all keys of a section could be read
 Types: str, int, float, bool, Path, Literal, Optional and unions of these, list[T] or tuple[T, ...] and dict[str, T] of
-       them.
+       them; dict[str, Struct] of groups of such keys, which a file alone can give, and whose `faults` the section asks.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

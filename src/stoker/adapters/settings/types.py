@@ -8,13 +8,14 @@ import re
 import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, get_args, get_origin
 
 import msgspec
 
-from stoker.adapters.settings.yaml_lines import Parts, Text, YamlNode
+from stoker.adapters.settings.yaml_lines import Entries, Parts, Text, YamlNode
 
 _INTEGER: Final = re.compile(r"[+-]?(0|[1-9][0-9]{0,18})")
 _TRUTH: Final = {
@@ -44,6 +45,8 @@ def from_node(wanted: Any, node: YamlNode) -> object:  # noqa: ANN401  # a type 
         return _scalar(wanted, None if node.null else node.text)
     if isinstance(node, Parts):
         return _sequence(wanted, [_written(part) for part in node.parts])
+    if (form := group_form(wanted)) is not None:
+        return {name: _group(form, name, value) for name, value in _once(node.entries)}
     return _mapping(wanted, [(key.text, _written(value)) for key, value in node.entries])
 
 
@@ -52,6 +55,8 @@ def from_text(wanted: Any, given: object) -> object:  # noqa: ANN401  # a type f
 
     In text a list is `a,b` and a dictionary `k=v,k2=v2`. Raises: Unreadable.
     """
+    if group_form(wanted) is not None:
+        raise Unreadable("groups of keys are given in a file, not in a variable or a flag")
     if isinstance(given, Mapping):
         return _mapping(wanted, [(str(key), _shown(value)) for key, value in given.items()])
     if isinstance(given, Sequence) and not isinstance(given, str):
@@ -68,6 +73,42 @@ def from_text(wanted: Any, given: object) -> object:  # noqa: ANN401  # a type f
     if any(not equals for _, equals, _ in pairs):
         raise Unreadable(f"{_quoted(text)} isn't a list of name=value pairs")
     return _mapping(wanted, [(key.strip(), value.strip()) for key, _, value in pairs])
+
+
+def group_form(wanted: Any) -> type[msgspec.Struct] | None:  # noqa: ANN401  # a type form
+    """Return the Struct of `dict[str, Struct]`, groups of keys by names of their own; None for other types."""
+    form = get_args(wanted)[1] if get_origin(wanted) is dict else None
+    return form if isinstance(form, type) and issubclass(form, msgspec.Struct) else None
+
+
+def _group(form: type[msgspec.Struct], name: str, node: YamlNode) -> msgspec.Struct:
+    """Return one group of keys. Raises: Unreadable, which names the key."""
+    if not isinstance(node, Entries):
+        raise Unreadable(f"{_quoted(name)} on line {node.line} is a group of keys, not a value or a list")
+    known, values = {field.name: field for field in msgspec.structs.fields(form)}, dict[str, object]()
+    for key, value in _once(node.entries):
+        if key not in known:
+            near = get_close_matches(key, known, n=1)
+            raise Unreadable(
+                f"{name}.{key[:_SHOWN_MAX]} isn't a setting; "
+                + (f"nearest: {near[0]}" if near else f"there are {', '.join(known)}")
+            )
+        try:
+            values[key] = from_node(known[key].type, value)
+        except Unreadable as fault:
+            raise Unreadable(f"{name}.{key}: {fault}") from fault
+    if missing := [field.name for field in known.values() if field.required and field.name not in values]:
+        raise Unreadable(f"{name}.{missing[0]} has no default: set it")
+    return form(**values)
+
+
+def _once(entries: Sequence[tuple[Text, YamlNode]]) -> Iterator[tuple[str, YamlNode]]:
+    seen = set[str]()
+    for key, value in entries:
+        if key.text in seen:
+            raise Unreadable(f"{_quoted(key.text)} is given twice, again on line {key.line}")
+        seen.add(key.text)
+        yield key.text, value
 
 
 def _written(node: YamlNode) -> str | None:

@@ -210,8 +210,8 @@ _CONTAINER: Final[Mapping[str, tuple[type, ...]]] = {
     **dict.fromkeys(("init", "in_cgroup"), (bool,)),
     "entrypoint": (str, type(None)),
 }
-_READ_BYTES: Final = 256 * 1024
-"""Taken from the socket in one turn."""
+_READ_BYTES: Final = 64 * 1024
+"""Taken from the socket in one turn: from 128 KiB on, the C library maps and unmaps memory for each."""
 
 
 class BadFrame(Exception):

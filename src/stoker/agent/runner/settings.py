@@ -14,6 +14,12 @@ if TYPE_CHECKING:
 TREE_MODES: Final = ("auto", "v2", "v1", "scan")
 _FILES_PER_TASK: Final = 5
 """While the file of its user is opened: both ends of its pipes, and a line to who opens it. Fewer once it runs."""
+_FILES_PER_SESSION: Final = 8
+"""While its program is begun: its client, three pipes, and the line on which it says that it has become one."""
+_STARTS_KEPT: Final = 4
+"""Starts for which a session leaves files. Once they run tasks need fewer."""
+_FILES_TO_LOOK: Final = 6
+"""Of the spare ones those that are open for moments: files in /proc, the journal while it is written anew."""
 _FILES_SPARE: Final = 24
 """For the journal, the agent, and looking into /proc."""
 _PROCESSES_PER_TASK: Final = 4
@@ -28,6 +34,8 @@ class RunnerSettings:
 
     short_of = ""
     """What made `tasks_max` lower than it was set, in words."""
+    files_max = -1
+    """Files that this process may have open. Negative = no limit."""
 
     def __init__(self) -> None:
         self.data_dir = ""
@@ -67,11 +75,21 @@ class RunnerSettings:
             return f"{self.ends_max} ends of earlier tasks wait for the control plane to take them"
         return ""
 
+    def has_files_for_session(self, tasks: int) -> bool:
+        """Return whether a session leaves the open files that the next tasks need to start beside so many."""
+        starts = min(self.tasks_max - tasks, _STARTS_KEPT)
+        needed = starts * _FILES_PER_TASK + _FILES_PER_SESSION + _FILES_TO_LOOK
+        try:
+            return self.files_max < 0 or len(os.listdir("/proc/self/fd")) + needed <= self.files_max
+        except OSError:  # there is none left to count them by
+            return False
+
     def keep_within(self, files_max: int, processes_max: int = -1, processes: int = 0) -> None:
         """Lower `tasks_max` to what so many open files and processes allow, of which some exist already.
 
         Negative = there is no limit.
         """
+        self.files_max = files_max
         bounds = (
             (files_max, _FILES_SPARE, _FILES_PER_TASK, "open files (`ulimit -n`)"),
             (

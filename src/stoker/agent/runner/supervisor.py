@@ -15,9 +15,9 @@ from stoker.agent.runner.files import publish_file
 from stoker.agent.runner.log import complain
 from stoker.agent.runner.output import spool
 from stoker.agent.runner.output.copier import Pipes
-from stoker.agent.runner.output.spool import OutputRetention, Spool
+from stoker.agent.runner.output.retention import OutputRetention
 from stoker.agent.runner.process import procfs
-from stoker.agent.runner.process.account import NOBODY, CannotStart, actor, uid_said
+from stoker.agent.runner.process.account import NOBODY, CannotStart, actor, fault_text, uid_said
 from stoker.agent.runner.process.cgroup import Cgroups, TaskCgroup, TaskLimits
 from stoker.agent.runner.process.launch import FolderBound, Launch, answer_of, cause_of, port_conflict
 from stoker.agent.runner.process.launcher import Launcher
@@ -63,10 +63,8 @@ class Supervisor:
         self, settings: RunnerSettings, journal: Journal, epoll: select.epoll, watch: Watch, close: Close
     ) -> None:
         """`watch` has the loop wait for a descriptor with `epoll`, until `close` closes it. Raises OSError."""
-        self._settings = settings
-        self._journal = journal
-        self._watch = watch
-        self._close = close
+        self._settings, self._journal = settings, journal
+        self._watch, self._close = watch, close
         self.cgroups = Cgroups(settings.data_dir, settings.tree)
         self.output_retention = OutputRetention(settings.data_dir, settings.spool_bytes_max, settings.work_dir)
         self.trees = Trees()
@@ -227,7 +225,7 @@ class Supervisor:
             except CannotStart as error:
                 self._fail(task, cause_of(str(error), error.cause), str(error))
             except OSError as error:
-                self._fail(task, "never_started", f"this node can't start it: {error}")
+                self._fail(task, "never_started", f"this node can't start it: {fault_text(error)}")
 
     def _launch(self, task: RunnerTask, start: StartInstruction) -> None:
         """Raises CannotStart, OSError."""
@@ -261,7 +259,7 @@ class Supervisor:
         # A later runner takes a task without this file for never started: it is made before the process is.
         limits = (self._settings.head_bytes_max, self._settings.tail_bytes_max)
         try:
-            task.spool = Spool(self.output_retention.output(task.key), *limits)
+            task.spool = spool.Spool(self.output_retention.output(task.key), *limits)
         except FileExistsError:
             words = "the agent has given it up, since this runner didn't answer"
             raise CannotStart(words, "never_started") from None
@@ -275,6 +273,8 @@ class Supervisor:
         task.tree.born_s = clock.boot_s()
         task.tree.pipe = os.fstat(pipes.output).st_ino
         task.tree.uid = NOBODY if launch.actor.name else None
+        if launch.is_plain:
+            launch.folder = self.output_retention.left_to_make(task.key, launch.folder)
         pid = 0
         try:
             pid, task.answer = self._launcher.fork(launch, streams)

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
     from stoker.agent.runner.journal import ContainerRecord, StartRecord
     from stoker.agent.runner.output.copier import Copier
-    from stoker.agent.runner.output.spool import OutputRetention, Spool
+    from stoker.agent.runner.output.retention import OutputRetention
+    from stoker.agent.runner.output.spool import Spool
     from stoker.agent.runner.process.cgroup import TaskCgroup
     from stoker.agent.runner.process.launch import Launch
     from stoker.agent.runner.process.tree import Trees
@@ -164,7 +165,8 @@ class RunnerTask:
         if self.status is not None and self.cause in ("exited", "stopped"):
             code = os.waitstatus_to_exitcode(self.status)
             exit_code, number = (code, 0) if code >= 0 else (None, -code)
-        losses = (self.copier.words if self.copier and self.spool else "", self.spool.lost if self.spool else "")
+        copied = self.copier is not None and self.spool is not None and self.tree.pid > 0  # else nothing was written
+        losses = (self.copier.words if self.copier and copied else "", self.spool.lost if self.spool else "")
         error = "; ".join(filter(None, (self.error, *losses)))
         end: EndFields = {
             "cause": self.cause,

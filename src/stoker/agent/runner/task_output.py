@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from typing import Final
 
     from stoker.agent.runner.output.copier import Copier
-    from stoker.agent.runner.output.spool import OutputRetention
+    from stoker.agent.runner.output.retention import OutputRetention
     from stoker.agent.runner.process.account import Actor
     from stoker.agent.runner.process.tree import Trees
     from stoker.agent.runner.protocol import StartInstruction

@@ -17,18 +17,21 @@ from stoker.api.http.routing import Routes
 from stoker.api.http.state_metrics import gauges
 from stoker.brain.domain.errors import StokerError, refusal_error
 from stoker.brain.domain.lifecycle import JobState
+from stoker.brain.domain.units import NEVER, SECOND_MS
 from stoker.brain.state.cluster_counts import (
+    count_free_gpus,
     count_gpus,
     count_jobs,
     count_nodes,
     count_running,
     gpu_sharers,
     known_nodes,
+    waits_since,
 )
 from stoker.control.control_plane import ControlPlane
 from stoker.wire import endpoints
 from stoker.wire.endpoints import PRODUCT
-from stoker.wire.rest.cluster import ClusterView, ControlView, HealthView, ReadyView
+from stoker.wire.rest.cluster import ClusterView, ControlView, FreeGpusView, HealthView, ReadyView
 from stoker.wire.status import STATUSES, Status
 
 LOG_WAIT_S: Final = 5.0
@@ -113,6 +116,7 @@ def routes(control: ControlPlane) -> Routes:
 def _cluster_view(control: ControlPlane) -> ClusterView:
     state = control.committer.state
     gpus, nodes, jobs = count_gpus(state), list(known_nodes(state)), count_jobs(state)
+    by_model, since = count_free_gpus(state), waits_since(state)
     sharing = {node.name: gpu_sharers(state, node) for node in nodes}
     return ClusterView(
         total_gpus=gpus.total,
@@ -137,6 +141,10 @@ def _cluster_view(control: ControlPlane) -> ClusterView:
         position=control.committer.durable,
         version=PRODUCT,
         last_pass_age_s=round(control.loop.last_pass_age_s(), 3),
+        free_by_model=[
+            FreeGpusView(model=each.model, free_gpus=each.free, most_on_node=each.most_on_node) for each in by_model
+        ],
+        longest_wait_s=None if since == NEVER else max(0, control.committer.now() - since) // SECOND_MS,
     )
 
 

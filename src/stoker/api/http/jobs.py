@@ -45,7 +45,7 @@ from stoker.brain.domain.units import Instant, counted
 from stoker.brain.engine.queue_order import queue_position
 from stoker.brain.state.blocking_jobs import Blocking, BlockingJob, blocking_jobs
 from stoker.brain.state.commands import JobOperation, SignalJob
-from stoker.brain.state.quota_report import LentGuarantee, lent_guarantees
+from stoker.brain.state.quota_report import LentGuarantee, lent_guarantees, unmet_guarantees
 from stoker.brain.state.state_view import StateView
 from stoker.control.access import Sights
 from stoker.control.control_plane import ControlPlane
@@ -171,7 +171,8 @@ def _serve_details(control: ControlPlane, router: Routes) -> None:
         reservation = reservation_of(control, job) if position else None
         blocking = blocking_jobs(state, job, now.reason, control.committer.now(), reservation)
         others = await searches.of(job, now.reason) if position else []
-        details = WaitDetails(place, lent, reservation=reservation, alternatives=others)
+        warnings = unmet_guarantees(state, job, now.reason)
+        details = WaitDetails(place, lent, reservation=reservation, alternatives=others, warnings=warnings)
         return why_view(now, waits_for(details, job.id, blocking, sees))
 
     @router.serve(endpoints.SCRIPT, *LOOKUP, "not_allowed")

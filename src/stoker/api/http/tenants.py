@@ -1,6 +1,5 @@
 """REST routes for tenants and the class pools: who may use how much, and how online and batch jobs share the GPUs."""
 
-from collections.abc import Iterator
 from typing import Final
 
 from msgspec.structs import replace
@@ -12,10 +11,9 @@ from stoker.brain.domain.errors import refusal_error
 from stoker.brain.domain.ids import TenantName
 from stoker.brain.domain.suggestion import did_you_mean
 from stoker.brain.domain.tenant import Tenant
-from stoker.brain.domain.units import counted
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.commands import DeleteTenant, PutTenant, SetPools
-from stoker.brain.state.quota_report import pool_demands
+from stoker.brain.state.quota_report import guarantee_warnings, pool_demands
 from stoker.control.access import is_of
 from stoker.control.control_plane import ControlPlane
 from stoker.control.submission import check_targets
@@ -100,20 +98,6 @@ def routes(control: ControlPlane) -> Routes:
         return pools_view(control.committer.state)
 
     return router
-
-
-def guarantee_warnings(state: ClusterState, tenant: Tenant) -> Iterator[str]:
-    """Yield what the cluster is too small for; nothing before it has a GPU, since it may be set up in any order."""
-    promised = tenant.quota.guaranteed
-    has = sum(len(node.mended.gpus) for node in state.nodes.values() if not node.forgotten)
-    if not has or not promised:
-        return
-    if promised > has:
-        yield f"it is guaranteed {counted(promised, 'GPU')}, and the cluster has {has}: it can't get them all"
-        return
-    together = sum(each.quota.guaranteed for each in state.tenants.values() if not each.parent)
-    if together > has:
-        yield f"tenants are guaranteed {counted(together, 'GPU')} together, and the cluster has {has}"
 
 
 def _warned(control: ControlPlane, request: Request, tenant: Tenant) -> TenantView:

@@ -7,7 +7,7 @@ from stoker.brain.domain.ids import GpuUuid, JobId, NodeName
 from stoker.brain.domain.units import Instant
 
 
-class TaskPlacement(msgspec.Struct, frozen=True, kw_only=True):
+class TaskPlacement(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Node, GPUs, CPUs and memory that one rank holds until its end is proved.
 
     Rules: ranks count from 0 in (node, device) order; `gpus` are in the node's device order.

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Sequence
+from functools import cached_property
 from typing import Final
 
 import msgspec
@@ -50,7 +51,7 @@ class OrphanTask(msgspec.Struct, frozen=True, kw_only=True):
         return self.job, self.attempt, self.rank
 
 
-class Inventory(msgspec.Struct, frozen=True, kw_only=True):
+class Inventory(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """Resources and properties of a node, as its agent measured them. Units: MiB, whole CPUs."""
 
     boot_id: str
@@ -113,6 +114,16 @@ class Inventory(msgspec.Struct, frozen=True, kw_only=True):
     def only_users(self) -> bool:
         """Whether it runs only jobs that name a Unix user, and none as root."""
         return self.account == ROOT and not self.allow_root
+
+    # Found once for as long as it is reported, since the engine asks for it at each placement.
+    @cached_property
+    def has_like_gpus(self) -> bool:
+        """Whether any of its GPUs does as well as any other: one model, as much memory, no instance, none suspect."""
+        gpus = self.gpus
+        for gpu in gpus:
+            if gpu.suspect or gpu.parent or gpu.model != gpus[0].model or gpu.memory_mb != gpus[0].memory_mb:
+                return False
+        return True
 
 
 class NodePause(msgspec.Struct, frozen=True, kw_only=True):
@@ -188,7 +199,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
         return self.schedulable and self.returned
 
 
-class Free(msgspec.Struct, frozen=True):
+class Free(msgspec.Struct, frozen=True, gc=False):
     """Free GPUs, CPUs and memory of one node; a frozen value, so a draft can roll back by keeping the old one."""
 
     gpus: tuple[Gpu, ...]
@@ -209,7 +220,11 @@ class Free(msgspec.Struct, frozen=True):
         if len(held) == 1 and left and left[0].uuid == held[0]:  # most often
             left = left[1:]
         elif held:
-            left = tuple([gpu for gpu in left if gpu.uuid not in held])
+            first = left[: len(held)]
+            if tuple([gpu.uuid for gpu in first]) == held:
+                left = left[len(held) :]
+            else:
+                left = tuple([gpu for gpu in left if gpu.uuid not in held])
         taken = len(self.gpus) - len(left)
         is_whole = placement.gpu_share == WHOLE_GPU
         assert not is_whole or taken == len(held), f"a GPU is promised twice: {placement} from {self}"

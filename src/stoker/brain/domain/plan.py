@@ -13,7 +13,7 @@ from stoker.brain.domain.reason import Reason
 from stoker.brain.domain.units import Instant
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class Place(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Proposal to start one attempt of a job on given nodes and GPUs, all ranks or none."""
 
     job: JobId

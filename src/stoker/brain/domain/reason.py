@@ -8,6 +8,7 @@ Rules: W1  a number agrees with its noun: `{free:GPU|GPUs}` reads "1 GPU" or "2 
 """
 
 from enum import StrEnum
+from shlex import quote
 from typing import Final
 
 import msgspec
@@ -317,7 +318,7 @@ _NOT_RESUMED: Final = (
 """Of nodes that `stoker node resume NODE` wouldn't bring back."""
 _MEMBERS_ENDED_NONE_AGAIN: Final = "`stoker list {id}` shows them"
 """Where `stoker requeue ID` is refused."""
-_MEMBERS_ENDED_FORGOTTEN: Final = "`stoker list --members --name NAME` shows them"
+_MEMBERS_ENDED_FORGOTTEN: Final = "`stoker list --members --name {name}` shows them"
 """Of an array that `stoker list ID` knows no more."""
 _NEVER_WITHIN: Final = (
     "it can't start while that limit holds: an admin may raise it (`stoker tenant set {tenant}`); else cancel it, and "
@@ -398,12 +399,15 @@ def _clauses(reason: Reason) -> Facts:
             return {}
 
 
-def hint_for(reason: Reason, *, job: str = "", forgotten: bool = False) -> str:
+def hint_for(reason: Reason, *, job: str = "", name: str = "", forgotten: bool = False) -> str:
     """Return the hint for people: what would change the reason.
 
-    `job`: the id of the job as people write it. `forgotten`: only the history knows the job.
+    `job`: the id of the job as people write it. `name`: the name that it was given. `forgotten`: only the history
+    knows the job.
     """
     named: Facts = {"id": job} if job else {}
+    if name and forgotten:
+        named = {**named, "name": quote(name)}
     return _hint(reason, forgotten=forgotten).format_map(SentenceFacts(reason.facts | named, missing=""))
 
 

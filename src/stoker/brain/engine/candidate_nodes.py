@@ -16,7 +16,7 @@ from typing import Final
 from stoker.brain.domain.gpu import model_matches
 from stoker.brain.domain.ids import NodeName
 from stoker.brain.domain.node import Free
-from stoker.brain.engine.draft import Draft, names_by_free, unpacked
+from stoker.brain.engine.draft import Draft, names_by_free
 from stoker.brain.state.view import GpuKinds, SelectedNodes, SharedRest
 
 ByFree = Mapping[GpuKinds, Mapping[int, Sequence[NodeName]]]
@@ -85,10 +85,8 @@ class CandidateNodes:
             return {kinds: {count: len(names) for count, names in by_free[kinds].items()} for kinds in self.kinds}
         if self._counts is None or self._at < len(self.draft.moved):
             self._at = len(self.draft.moved)
-            packed = self.draft.nodes_by_free().__getitem__
-            self._counts = {
-                kinds: unpacked(sum(map(packed, classes))) for kinds, classes in self.admitted.by_kinds.items()
-            }
+            draft, by_kinds = self.draft, self.admitted.by_kinds
+            self._counts = {kinds: draft.unpacked(draft.packed(classes)) for kinds, classes in by_kinds.items()}
         return self._counts
 
     def by_free(self) -> ByFree:
@@ -102,7 +100,8 @@ class CandidateNodes:
                 kinds_of = self._kinds_of = {}
                 for each in self.admitted.classes:
                     kinds_of.update(dict.fromkeys(each.names, each.kinds))
-            for name, old, new in moved[-1:] if self._at == len(moved) - 1 else net_moves(moved[self._at :]):
+            new_moves = moved[self._at :]
+            for name, old, new in new_moves if len(new_moves) == 1 else net_moves(new_moves):
                 kinds = kinds_of.get(name)
                 if kinds is not None:
                     _move(by_free[kinds], name, old, new)

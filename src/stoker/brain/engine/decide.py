@@ -72,12 +72,14 @@ def _decided(pass_: SchedulingPass, budget: int) -> Plan:
     for stage in _rounds(pass_):
         for candidate in pass_.in_order():
             pass_.deciding.shape = candidate.shape
-            if candidate.job in actions or not pass_.below_array_limit(candidate):
+            if candidate.job in actions or (candidate.array and not pass_.below_array_limit(candidate)):
                 continue
             if stage is PREEMPT or candidate.shape in pass_.blocked:
                 take_back(candidate)
                 continue
-            if not pass_.is_first_by_quota(candidate.shape) or not pass_.may_backfill(candidate):
+            if not pass_.is_first_by_quota(candidate.shape):
+                continue
+            if stage is BACKFILL and not pass_.may_backfill(candidate):
                 continue
             if len(actions) >= budget:
                 unseen[candidate.shape] = pass_.blocked[candidate.shape] = explain.budget_spent(len(actions))
@@ -100,10 +102,11 @@ class PassStage(NamedTuple):
 
 
 PREEMPT: Final = PassStage("reclaim, else preempt", SchedulingPass.begin_preempting)
+BACKFILL: Final = PassStage("backfill", SchedulingPass.begin_backfill)
 STAGES: Final = (
     PassStage("place within guarantees", SchedulingPass.begin_placing),
     PassStage("borrow", SchedulingPass.begin_borrowing),
-    PassStage("backfill", SchedulingPass.begin_backfill),
+    BACKFILL,
     PREEMPT,
 )
 """The stages of each look, least disruptive first."""

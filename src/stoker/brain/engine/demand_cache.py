@@ -19,7 +19,8 @@ Rules: L1  a GPU serves when its model matches and its memory suffices (`domain.
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
-from functools import cached_property, lru_cache
+from functools import lru_cache
+from itertools import chain
 from typing import Final, NamedTuple
 
 from stoker.brain.domain.demand import Demand
@@ -28,7 +29,7 @@ from stoker.brain.domain.gpu import Gpu, model_matches
 from stoker.brain.domain.node import Free
 from stoker.brain.domain.reason import Reason
 from stoker.brain.engine.candidate_nodes import CandidateNodes
-from stoker.brain.engine.draft import Draft, unpacked
+from stoker.brain.engine.draft import Draft
 from stoker.brain.state.view import GpuKinds, NodeClass, SelectedNodes
 
 UNBOUNDED: Final = 1 << 40
@@ -54,23 +55,63 @@ CapacityRow = tuple[int, int, int]
 """Of a node whose GPUs serve at least one task: for how many, no more than may share it; free CPUs, free MiB."""
 
 
+class _CpuRows(NamedTuple):
+    """Nodes that have GPUs and CPUs for at least one task."""
+
+    tasks: int
+    """For how many, all together."""
+    best_memory: int
+    nodes: Sequence[tuple[int, int]]
+    """For how many each, and its memory in MiB."""
+
+
+class CapacityRows:
+    """Rows of some nodes, most often of a class: of ten thousand selections each is made of a few dozen of them."""
+
+    __slots__ = ("_by_cpus", "best_cpus", "rows")
+
+    def __init__(self, rows: Sequence[CapacityRow]) -> None:
+        self.rows = rows
+        self.best_cpus = max([cpus for _, cpus, _ in rows], default=0)
+        """The most CPUs on a node that has the GPUs."""
+        self._by_cpus: dict[int, _CpuRows] = {}
+
+    def with_cpus(self, cpus: int) -> _CpuRows:
+        """Return what they hold of tasks that ask for so many CPUs each."""
+        found = self._by_cpus.get(cpus)
+        if found is None:
+            nodes = [
+                (min(slots, has // cpus) if cpus else slots, memory_mb)
+                for slots, has, memory_mb in self.rows
+                if has >= cpus
+            ]
+            tasks, best_memory = sum([each for each, _ in nodes]), max([has for _, has in nodes], default=0)
+            found = self._by_cpus[cpus] = _CpuRows(tasks, best_memory, nodes)
+        return found
+
+
 class Capacity:
     """Free capacity of some nodes for tasks of one demand for GPUs."""
 
-    def __init__(self, rows: Callable[[], list[CapacityRow]]) -> None:
-        self._make_rows = rows
+    __slots__ = ("_by_cpus", "_made", "_make_parts")
+
+    def __init__(self, parts: Callable[[], Sequence[CapacityRows]]) -> None:
+        self._make_parts = parts
+        self._made: Sequence[CapacityRows] | None = None
         self._by_cpus: dict[int, CpuCapacity] = {}
 
-    @cached_property
-    def _rows(self) -> list[CapacityRow]:
+    @property
+    def _parts(self) -> Sequence[CapacityRows]:
         # Only when they are asked for, since most shapes are short of GPUs already. Later than when this was made less
         # is free, which is as good for saying no.
-        return self._make_rows()
+        if self._made is None:
+            self._made = self._make_parts()
+        return self._made
 
-    @cached_property
+    @property
     def best_cpus(self) -> int:
         """The most CPUs on a node that has the GPUs."""
-        return max([cpus for _, cpus, _ in self._rows], default=0)
+        return max([part.best_cpus for part in self._parts], default=0)
 
     def holds(self, demand: Demand) -> bool:
         """Return whether all tasks of the demand fit."""
@@ -83,27 +124,22 @@ class Capacity:
         """Return the capacity for tasks that ask for so many CPUs each."""
         found = self._by_cpus.get(cpus)
         if found is None:
-            found = self._by_cpus[cpus] = CpuCapacity(
-                [
-                    (min(slots, has // cpus) if cpus else slots, memory_mb)
-                    for slots, has, memory_mb in self._rows
-                    if has >= cpus
-                ]
-            )
+            found = self._by_cpus[cpus] = CpuCapacity([part.with_cpus(cpus) for part in self._parts])
         return found
 
 
 class CpuCapacity:
     """The nodes that have GPUs and CPUs for at least one task: for how many, and their memory in MiB."""
 
-    __slots__ = ("_floors", "_nodes", "_walked", "best_memory", "tasks")
+    __slots__ = ("_floors", "_nodes", "_parts", "_walked", "best_memory", "tasks")
 
-    def __init__(self, nodes: list[tuple[int, int]]) -> None:
-        self._nodes = nodes
+    def __init__(self, parts: Sequence[_CpuRows]) -> None:
+        self._parts = parts
+        self._nodes: Sequence[tuple[int, int]] | None = None
         self._walked = 0
         self._floors: list[int] | None = None
-        self.tasks = sum([tasks for tasks, _ in nodes])
-        self.best_memory = max([memory_mb for _, memory_mb in nodes], default=0)
+        self.tasks = sum([part.tasks for part in parts])
+        self.best_memory = max([part.best_memory for part in parts], default=0)
 
     def tasks_with(self, memory_mb: int, enough: int = UNBOUNDED) -> int:
         """Return how many tasks fit if each asks for so much memory too.
@@ -115,14 +151,16 @@ class CpuCapacity:
         if memory_mb > self.best_memory:
             return 0
         if self._floors is None:
+            if self._nodes is None:
+                self._nodes = [*chain.from_iterable([part.nodes for part in self._parts])]
             if self._walked <= self.tasks:
-                return self._walk(memory_mb, enough)
+                return self._walk(self._nodes, memory_mb, enough)
             self._floors = sorted([has // task for tasks, has in self._nodes for task in range(1, tasks + 1)])
         return len(self._floors) - bisect_left(self._floors, memory_mb)
 
-    def _walk(self, memory_mb: int, enough: int) -> int:
+    def _walk(self, nodes: Sequence[tuple[int, int]], memory_mb: int, enough: int) -> int:
         found = 0
-        for tasks, has in self._nodes:
+        for tasks, has in nodes:
             self._walked += 1
             found += min(tasks, has // memory_mb)
             if found >= enough:
@@ -160,7 +198,7 @@ class GpuNumbers:
         """Kinds that were asked about last, most often the same, and whether it is enough to count their free GPUs."""
         self._newest_serves = False
         self._capacities: dict[int, GpuCapacity] = {}
-        self._rows: dict[NodeClass, list[CapacityRow]] = {}
+        self._rows: dict[NodeClass, CapacityRows] = {}
         self._rows_at = -1
         self.reasons: dict[tuple[int, int], Reason] = {}
         """Why so many tasks wait for so many free GPUs: who explains keeps it here."""
@@ -195,7 +233,7 @@ class GpuNumbers:
         if found is None:
             per_task, per_node = self.sample.gpu_count, self.per_node
             slots = spread = free = best = 0
-            for gpus, nodes in unpacked(packed).items():
+            for gpus, nodes in self.draft.unpacked(packed).items():
                 serves = gpus // per_task if per_task else UNBOUNDED
                 slots += serves * nodes
                 spread += min(serves, per_node) * nodes
@@ -213,18 +251,18 @@ class GpuNumbers:
             self._rows.clear()
             self._rows_at = self.draft.version
 
-    def rows(self, cache: "DemandCache") -> list[CapacityRow]:
+    def rows(self, cache: "DemandCache") -> list[CapacityRows]:
         """Return the rows of the candidate nodes of a cache of this demand. Selections share those of a class."""
         self._drop_stale_rows()
-        draft = self.draft
-        found: list[CapacityRow] = []
+        known, free = self._rows, self.draft.free
+        found: list[CapacityRows] = []
         for kinds, by_count in cache.by_count.items():
             for node_class in cache.candidates.admitted.by_kinds[kinds]:
-                rows = self._rows.get(node_class)
+                rows = known.get(node_class)
                 if rows is None:
-                    free_on = [draft.free[name] for name in node_class.names if name in draft.free]
-                    rows = self._rows[node_class] = cache.rows_of(free_on, by_count=by_count)
-                found += rows
+                    free_on = [free[name] for name in node_class.names if name in free]
+                    rows = known[node_class] = CapacityRows(cache.rows_of(free_on, by_count=by_count))
+                found.append(rows)
         return found
 
 
@@ -354,14 +392,14 @@ class DemandCache:
                     best = gpus
         return GpuCapacity(slots, spread, free, best)
 
-    def rows(self) -> list[CapacityRow]:
-        """Return what is free now on each candidate node that serves."""
+    def rows(self) -> list[CapacityRows]:
+        """Return what is free now on the candidate nodes that serve."""
         if self.numbers is not None:
             return self.numbers.rows(self)
         rows: list[CapacityRow] = []
         for kinds, by_count in self.by_count.items():
             rows += self.rows_of(self._free_on(kinds), by_count=by_count)
-        return rows
+        return [CapacityRows(rows)]
 
     def rows_of(self, frees: Iterable[Free], *, by_count: bool = False) -> list[CapacityRow]:
         """Return the rows of nodes that have this free, those that serve. `by_count`: all their GPUs suit."""

@@ -23,25 +23,8 @@ from stoker.brain.domain.ids import GpuUuid, NodeName
 from stoker.brain.domain.node import Free
 from stoker.brain.state.view import GpuKinds, NodeClass, View
 
-_NODE_BITS: Final = 32
-"""For a number of nodes in a packed number."""
-
-
 _OF_VIEW: Final = 0
 """The version of what is free in the view."""
-
-
-def unpacked(packed: int) -> dict[int, int]:
-    """Return the numbers of nodes, none of them 0, by number of free GPUs."""
-    found: dict[int, int] = {}
-    gpus = 0
-    while packed:
-        nodes = packed & ((1 << _NODE_BITS) - 1)
-        if nodes:
-            found[gpus] = nodes
-        packed >>= _NODE_BITS
-        gpus += 1
-    return found
 
 
 def names_by_free(node_class: NodeClass, free_on: Mapping[NodeName, Free]) -> dict[int, list[NodeName]]:
@@ -61,13 +44,13 @@ def names_by_free(node_class: NodeClass, free_on: Mapping[NodeName, Free]) -> di
 class _Counted(dict[NodeClass, int]):
     """Nodes of classes by number of free GPUs, counted when a class is first asked for."""
 
-    def __init__(self, free: Mapping[NodeName, Free]) -> None:
+    def __init__(self, free: Mapping[NodeName, Free], node_bits: int) -> None:
         super().__init__()
-        self._free = free
+        self._free, self._node_bits = free, node_bits
 
     def __missing__(self, node_class: NodeClass) -> int:
-        gpus = [len(self._free[name].gpus) for name in node_class.names if name in self._free]
-        packed = self[node_class] = sum([1 << _NODE_BITS * each for each in gpus])
+        bits, gpus = self._node_bits, [len(self._free[name].gpus) for name in node_class.names if name in self._free]
+        packed = self[node_class] = sum([1 << bits * each for each in gpus])
         return packed
 
 
@@ -90,7 +73,7 @@ class _Overdraft(NamedTuple):
     memory_mb: int
 
 
-class _NodeUndo(msgspec.Struct, frozen=True):
+class _NodeUndo(msgspec.Struct, frozen=True, gc=False):
     node: NodeName
     before: Free
     overdraft: _Overdraft | None
@@ -114,6 +97,7 @@ class Draft:
             "_grouped",
             "_grouped_at",
             "_journal",
+            "_node_bits",
             "_overdrafts",
             "_ports",
             "_view",
@@ -144,16 +128,23 @@ class Draft:
         """Rests of GPUs with sharers as the view has them: before anything was taken."""
         self.shared_moved: list[tuple[NodeName, tuple[SharedGpu, ...], tuple[SharedGpu, ...]]] = []
         """Each change of the shared GPUs of a node, with the old and the new rests; it only grows."""
-        self._counted = _Counted(self.free)
+        self._node_bits = max(1, len(self.free).bit_length())
+        """For a number of nodes in a packed number: few, since ten thousand selections add up a dozen of them each."""
+        self._counted = _Counted(self.free, self._node_bits)
         self._counted_at = 0
         self._grouped = _Grouped(self.free)
         self._grouped_at = 0
 
     def take(self, placement: TaskPlacement) -> None:
         """Give `placement` what it holds."""
-        before = self.free[placement.node]
-        self._journal.append(_NodeUndo(placement.node, before, None))
-        self._set(placement.node, before.take(placement))
+        node = placement.node
+        before = self.free[node]
+        self._journal.append(_NodeUndo(node, before, None))
+        self._set(node, before.take(placement))
+
+    def has_like_gpus(self, node: NodeName) -> bool:
+        """Return whether any GPU of a node does as well as any other."""
+        return self._view.nodes[node].inventory.has_like_gpus
 
     def take_free(self, placement: TaskPlacement) -> TaskPlacement:
         """Take what is free of a placement of whole GPUs, and return that."""
@@ -219,27 +210,32 @@ class Draft:
         """Return the ports held by live attempts, and those promised in this pass."""
         return self._view.ports_in_use(address), self._ports.get(address, set())
 
-    def nodes_by_free(self) -> Mapping[NodeClass, int]:
-        """Return how many nodes of a class that take work have which number of GPUs free, as one number each.
+    def packed(self, classes: Iterable[NodeClass]) -> int:
+        """Return how many nodes of these classes that take work have which number of GPUs free, as one number.
 
-        The numbers of several classes may be added up: `unpacked` reads the sum. Selections share the answer, which
-        the next placement makes stale.
+        `unpacked` reads it. Selections share what is known of a class, until the next placement makes it stale.
         """
         if self._counted_at < len(self.moved):
             self._counted_at = len(self.moved)
             self._counted.clear()
-        return self._counted
-
-    def packed(self, classes: Iterable[NodeClass]) -> int:
-        """Return the numbers of several classes, added up."""
-        if self._counted_at < len(self.moved):
-            self.nodes_by_free()
         return sum(map(self._counted.__getitem__, classes))
 
     def packed_anywhere(self) -> int:
-        """Return those of all nodes as they are in the view."""
+        """Return the same of all nodes as they are in the view."""
         counts = [(count, len(names)) for by_count in self.by_free.values() for count, names in by_count.items()]
-        return sum([nodes << _NODE_BITS * count for count, nodes in counts])
+        return sum([nodes << self._node_bits * count for count, nodes in counts])
+
+    def unpacked(self, packed: int) -> dict[int, int]:
+        """Return the numbers of nodes, none of them 0, by number of free GPUs."""
+        found: dict[int, int] = {}
+        gpus, bits = 0, self._node_bits
+        while packed:
+            nodes = packed & ((1 << bits) - 1)
+            if nodes:
+                found[gpus] = nodes
+            packed >>= bits
+            gpus += 1
+        return found
 
     def has_numbers_of_view(self) -> bool:
         """Return whether each node has as many GPUs free as in the view: all that was taken was given back."""

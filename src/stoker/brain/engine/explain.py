@@ -28,8 +28,8 @@ from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.reason import Reason, ReasonCode
 from stoker.brain.domain.tenant import nodes_text
 from stoker.brain.domain.where import where_text
-from stoker.brain.engine.demand_cache import Capacity, DemandCache, GpuCapacity, GpuNumbers
-from stoker.brain.engine.satisfiability import NodeClassStatus, ReadyByClass, Satisfiability
+from stoker.brain.engine.demand_cache import Capacity, CapacityRows, DemandCache, GpuCapacity, GpuNumbers
+from stoker.brain.engine.satisfiability import NodeClassStatus, ReadyTasks, Satisfiability
 from stoker.brain.engine.shares import ShareCache
 from stoker.brain.state.view import NodeClass, View
 
@@ -79,22 +79,28 @@ class GpuShortage:
 
     def __init__(self, class_status: NodeClassStatus) -> None:
         self._class_status = class_status
-        self._ready: dict[GpuNumbers, ReadyByClass] = {}
+        self._ready_tasks: dict[tuple[GpuNumbers, int, int], ReadyTasks] = {}
+        """By demand for GPUs, and CPUs and memory of a task."""
+        self._is_said_elsewhere = bool(class_status.returning)
+        """Nodes that haven't returned may be what is missing."""
 
     def why(self, numbers: GpuNumbers, packed: int, classes: Sequence[NodeClass], demand: Demand) -> Reason | None:
         """Return that GPUs are short, where so many nodes with so many free GPUs say so (X5); None = look closer."""
-        capacity, tasks = numbers.capacity(packed), demand.tasks
-        if capacity.slots >= tasks or self._class_status.returning:
+        if self._is_said_elsewhere:
             return None
-        ready = self._ready.get(numbers)
-        if ready is None:
-            ready = self._ready[numbers] = self._class_status.ready_capacity(numbers.sample, numbers.per_node)
-        if not ready.hold(demand, classes):
-            return None
-        reason = numbers.reasons.get((packed, tasks))
+        key = packed, demand.tasks
+        reason = numbers.reasons.get(key)
         if reason is None:
-            reason = numbers.reasons[packed, tasks] = _too_few_gpus(demand, capacity)
-        return reason
+            capacity = numbers.capacity(packed)
+            if capacity.slots >= demand.tasks:
+                return None
+            reason = numbers.reasons[key] = _too_few_gpus(demand, capacity)
+        beside = numbers, demand.cpus, demand.memory_mb
+        ready = self._ready_tasks.get(beside)
+        if ready is None:
+            capacity_of = self._class_status.ready_capacity(numbers.sample, numbers.per_node)
+            ready = self._ready_tasks[beside] = ReadyTasks(capacity_of, demand)
+        return reason if ready.hold(demand.tasks, classes) else None
 
 
 def _too_few_gpus(demand: Demand, gpus: GpuCapacity) -> Reason:
@@ -148,7 +154,7 @@ class WaitExplanation:
         cache = self._cache
         names = (name for each in cache.candidates.admitted.classes for name in each.names if name in away)
         rows = cache.rows_of(away[name] for name in names)
-        self._returning, self._together = len(rows), Capacity(lambda: cache.rows() + rows)
+        self._returning, self._together = len(rows), Capacity(lambda: [*cache.rows(), CapacityRows(rows)])
 
     def whys(self, shapes: Sequence[Shape], deciding: Deciding) -> list[Reason | None]:
         """Return the reason of each shape by X2, X3, X5 and X7; None when it would fit, but for ports.

@@ -41,13 +41,14 @@ _Tightness = tuple[int, bool, int, int, NodeName]
 class Search:
     """One demand's search of the candidate nodes."""
 
-    __slots__ = ("_free_on", "barred", "cache", "demand")
+    __slots__ = ("_draft", "_free_on", "barred", "cache", "demand")
 
     def __init__(self, cache: DemandCache, demand: Demand, barred: Collection[NodeName] = ()) -> None:
         """`barred` nodes take no part; it is read anew at each look."""
         self.cache = cache
         self.demand = demand
-        self._free_on = cache.candidates.draft.free
+        self._draft = cache.candidates.draft
+        self._free_on = self._draft.free
         self.barred = barred
 
     def tightest(self, tasks: int, besides: Collection[NodeName] = ()) -> NodeFit | None:
@@ -56,10 +57,12 @@ class Search:
         `tasks` must not be more than may share a node.
         """
         best = self._best(tasks, besides, UNBOUNDED)
-        if best is not None and self.takes_suspects(best[-1], tasks):
+        if best is None:
+            return None
+        if not self._draft.has_like_gpus(best[-1]) and self.takes_suspects(best[-1], tasks):
             trusted = self._best(tasks, _WithSuspects(self, tasks, besides), best[0])
             best = trusted if trusted is not None and trusted[0] == best[0] else best
-        return NodeFit(best[-1], tasks) if best is not None else None
+        return NodeFit(best[-1], tasks)
 
     def takes_suspects(self, name: NodeName, tasks: int) -> bool:
         """Return whether tasks on this node would get GPUs of which something odd is seen."""
@@ -75,49 +78,64 @@ class Search:
         best: _Tightness | None = None
         by_free = self.cache.candidates.by_free()
         for kinds, by_count in self.cache.by_count.items():
-            buckets = by_free[kinds]
+            buckets, owns_gpus = by_free[kinds], bool(kinds)
             for count in sorted(buckets):
                 if count < gpus:
                     continue
-                if by_count and count - gpus > (left_over_max if best is None else best[0]):
+                if not by_count:
+                    found = self._tightest_by_gpu(buckets[count], owns_gpus, tasks, besides)
+                elif count - gpus > (left_over_max if best is None else best[0]):
                     break
-                found = self._tightest_of(buckets[count], kinds, count, tasks, besides)
-                if found is not None and (best is None or found < best):
+                else:
+                    found = self._tightest_of(buckets[count], owns_gpus, count - gpus, tasks, besides)
+                if found is None:
+                    continue
+                if best is None or found < best:
                     best = found
-                if found is not None and by_count:
+                if by_count:
                     break
         return best
 
     def _tightest_of(
-        self, names: Sequence[NodeName], kinds: GpuKinds, count: int, tasks: int, besides: Container[NodeName]
+        self, names: Sequence[NodeName], owns_gpus: bool, left_over: int, tasks: int, besides: Container[NodeName]
     ) -> _Tightness | None:
-        """Of the nodes of one kind that have `count` GPUs free."""
-        demand = self.demand
-        gpus, cpus, memory_mb = demand.gpu_count * tasks, demand.cpus * tasks, demand.memory_mb * tasks
-        by_count, free_on, barred = self.cache.by_count[kinds], self._free_on, self.barred
+        """Of nodes of one kind with one number of GPUs free, all of which suit."""
+        demand, free_on, barred = self.demand, self._free_on, self.barred
+        cpus, memory_mb = demand.cpus * tasks, demand.memory_mb * tasks
         any_barred = besides != () or bool(barred)  # else a look at each of them is a quarter of all
-        best: _Tightness | None = None
+        best: NodeName | None = None
         compared = best_cpus = best_memory_mb = 0
         for name in names:
             free = free_on[name]
-            if free.cpus < cpus or free.memory_mb < memory_mb or (any_barred and (name in besides or name in barred)):
+            has_cpus, has_memory_mb = free.cpus, free.memory_mb
+            if has_cpus < cpus or has_memory_mb < memory_mb or (any_barred and (name in besides or name in barred)):
                 continue
-            suitable = count
-            if not by_count:
-                suitable, slots = self.cache.gpus_of(free.gpus)
-                if slots < tasks:
-                    continue
-            # Most nodes are no better, which is known before a key is made: names ascend.
-            elif best is not None and (
-                free.cpus > best_cpus or (free.cpus == best_cpus and free.memory_mb >= best_memory_mb)
-            ):
-                compared += 1
-                if compared == CANDIDATES_MAX:
-                    break
+            # Names ascend, so that of equal ones the first stays.
+            if best is None or has_cpus < best_cpus or (has_cpus == best_cpus and has_memory_mb < best_memory_mb):
+                best, best_cpus, best_memory_mb = name, has_cpus, has_memory_mb
+            compared += 1
+            if compared == CANDIDATES_MAX:
+                break
+        return None if best is None else (left_over, owns_gpus, best_cpus - cpus, best_memory_mb - memory_mb, best)
+
+    def _tightest_by_gpu(
+        self, names: Sequence[NodeName], owns_gpus: bool, tasks: int, besides: Container[NodeName]
+    ) -> _Tightness | None:
+        """The same where each GPU must be looked at."""
+        demand = self.demand
+        gpus, cpus, memory_mb = demand.gpu_count * tasks, demand.cpus * tasks, demand.memory_mb * tasks
+        best: _Tightness | None = None
+        compared = 0
+        for name in names:
+            free = self._free_on[name]
+            if free.cpus < cpus or free.memory_mb < memory_mb or name in besides or name in self.barred:
                 continue
-            key = (suitable - gpus, bool(kinds), free.cpus - cpus, free.memory_mb - memory_mb, name)
+            suitable, slots = self.cache.gpus_of(free.gpus)
+            if slots < tasks:
+                continue
+            key = (suitable - gpus, owns_gpus, free.cpus - cpus, free.memory_mb - memory_mb, name)
             if best is None or key < best:
-                best, best_cpus, best_memory_mb = key, free.cpus, free.memory_mb
+                best = key
             compared += 1
             if compared == CANDIDATES_MAX:
                 break

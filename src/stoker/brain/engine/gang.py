@@ -24,15 +24,16 @@ from msgspec.structs import replace
 from stoker.brain.domain.allocation import TaskPlacement
 from stoker.brain.domain.demand import Demand
 from stoker.brain.domain.fit import one_model_slots, suitable_gpus
-from stoker.brain.domain.gpu import Gpu
+from stoker.brain.domain.gpu import WHOLE_GPU, Gpu
 from stoker.brain.domain.ids import GpuUuid, JobId, NodeName
-from stoker.brain.domain.plan import Place
 from stoker.brain.domain.policy import Policy
 from stoker.brain.engine.draft import Draft
 from stoker.brain.engine.fit import NodeFit, Search
 from stoker.brain.engine.shares import choose_shares
 from stoker.brain.state.view import View
 
+NO_MEETING: Final[tuple[str, int] | None] = ("", 0)
+"""Of an attempt whose ranks needn't meet."""
 _ATTEMPT_STRIDE: Final = 101
 """How far apart two attempts of one job look: past the ports of the hundred jobs submitted next to it."""
 
@@ -64,10 +65,9 @@ def _spread(search: Search, tasks: int) -> list[NodeFit] | None:
 
 def number_ranks(draft: Draft, fits: Sequence[NodeFit], demand: Demand) -> list[TaskPlacement]:
     """Return what each rank holds, in rank order. Nothing is taken from the draft yet."""
-    if len(fits) == 1 == demand.tasks and not demand.shares:  # most often
+    if len(fits) == 1 == demand.tasks and demand.gpu_share == WHOLE_GPU:  # most often
         node = fits[0].node
-        gpus = without_suspects(suitable_gpus(draft.free[node].gpus, demand), demand.gpu_count, 1)
-        (uuids,) = choose_gpus(gpus, demand.gpu_count, 1)
+        uuids = _gpus_of_one(draft, node, demand)
         return [TaskPlacement(rank=0, node=node, gpus=uuids, cpus=demand.cpus, memory_mb=demand.memory_mb)]
     placements: list[TaskPlacement] = []
     for each in sorted(fits) if len(fits) > 1 else fits:
@@ -82,6 +82,16 @@ def number_ranks(draft: Draft, fits: Sequence[NodeFit], demand: Demand) -> list[
             for rank, uuids in enumerate(chosen, start=len(placements))
         ]
     return placements
+
+
+def _gpus_of_one(draft: Draft, node: NodeName, demand: Demand) -> tuple[GpuUuid, ...]:
+    """The GPUs of one task on a node."""
+    gpus, count = draft.free[node].gpus, demand.gpu_count
+    if draft.has_like_gpus(node):
+        assert len(gpus) >= count, f"{len(gpus)} GPUs for a task of {count}"
+        return tuple([gpu.uuid for gpu in gpus[:count]])
+    (uuids,) = choose_gpus(without_suspects(suitable_gpus(gpus, demand), count, 1), count, 1)
+    return uuids
 
 
 def without_suspects(suitable: Sequence[Gpu], gpu_count: int, tasks: int) -> Sequence[Gpu]:
@@ -150,20 +160,13 @@ def choose_port(draft: Draft, address: str, job: JobId, attempt: int, policy: Po
     return None
 
 
-def meeting(draft: Draft, view: View, policy: Policy, place: Place, demand: Demand) -> Place | None:
-    """Return the placement with a port at which its ranks meet, if they need one; None = there is none."""
-    if not needs_rendezvous(demand):
-        return place
-    address = view.nodes[place.tasks[0].node].inventory.address
-    port = choose_port(draft, address, place.job, place.attempt, policy)
+def promise_port(
+    draft: Draft, view: View, policy: Policy, job: JobId, attempt: int, node: NodeName
+) -> tuple[str, int] | None:
+    """Return the address of a node and a port there at which the ranks of an attempt meet; None = no port is left."""
+    address = view.nodes[node].inventory.address
+    port = choose_port(draft, address, job, attempt, policy)
     if port is None:
         return None
     draft.take_port(address, port)
-    return Place(
-        job=place.job,
-        attempt=place.attempt,
-        array=place.array,
-        tasks=place.tasks,
-        master_addr=address,
-        master_port=port,
-    )
+    return address, port

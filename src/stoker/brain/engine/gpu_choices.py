@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+import msgspec
+
 from stoker.brain.domain.demand import Demand, Shape
 from stoker.brain.domain.ids import NodeName
 from stoker.brain.domain.reason import Reason
@@ -21,35 +23,26 @@ NODES_PER_SHAPE: Final = 8
 """Where a shape has no more nodes to itself, a table of what is free on them is cheaper than searches in vain."""
 
 
-class GpuChoices:
+class GpuChoices(msgspec.Struct, eq=False, gc=False):  # nothing that it refers to refers to it
     """Ways in which one demand for GPUs may be served: one model per task, then, where that could help, a mix."""
 
-    __slots__ = (
-        *("_at_start", "_caches", "_candidates", "_candidates_of", "_counted", "_counted_grown"),
-        *("_demand", "_is_known", "_is_of_view", "_serving"),
-        *("admitted", "at_most", "numbers", "waiting"),
-    )
-
-    def __init__(
-        self,
-        admitted: SelectedNodes,
-        demand: Demand,
-        numbers: GpuNumbers,
-        candidates_of: Mapping[SelectedNodes, CandidateNodes],
-    ) -> None:
-        self.admitted, self._demand, self.numbers, self._candidates_of = admitted, demand, numbers, candidates_of
-        self._candidates: CandidateNodes | None = None
-        self._caches: tuple[DemandCache, ...] | None = None
-        self._serving: Sequence[NodeClass] | None = None
-        """Classes whose free GPUs serve, all of them; None = nobody has asked, or some must be looked at."""
-        self._is_known = False
-        self._counted, self._counted_grown = 0, -1
-        """Beyond so many tasks no gang finds GPUs, and which `grown` of the draft that was."""
-        self._at_start: int | None = None
-        self._is_of_view = False
-        self.at_most = numbers.at_most_anywhere
-        """No gang of more tasks found GPUs at the start."""
-        self.waiting: explain.WaitExplanation | None = None
+    admitted: SelectedNodes
+    numbers: GpuNumbers
+    at_most: int
+    """No gang of more tasks found GPUs at the start; to begin with, wherever it selects (`at_most_anywhere`)."""
+    _demand: Demand
+    _candidates_of: Mapping[SelectedNodes, CandidateNodes]
+    waiting: explain.WaitExplanation | None = None
+    _candidates: CandidateNodes | None = None
+    _caches: tuple[DemandCache, ...] | None = None
+    _serving: Sequence[NodeClass] | None = None
+    """Classes whose free GPUs serve, all of them; None = nobody has asked, or some must be looked at."""
+    _is_known: bool = False
+    _counted: int = 0
+    """Beyond so many tasks no gang finds GPUs, and which `grown` of the draft that was."""
+    _counted_grown: int = -1
+    _at_start: int | None = None
+    _is_of_view: bool = False
 
     def may_have_held(self, tasks: int) -> bool:
         """Return whether a gang of so many tasks found GPUs at the start.
@@ -58,10 +51,11 @@ class GpuChoices:
         are so on all nodes together; and of most of the others the numbers say it.
         """
         if self._at_start is None and tasks <= self.at_most:
+            numbers = self.numbers
             packed = self._at_start = self.packed_now()
-            self._is_of_view = not self.numbers.draft.moved
+            self._is_of_view = not numbers.draft.moved
             self.at_most = self._counted = self._at_most(packed)
-            self._counted_grown = self.numbers.draft.grown
+            self._counted_grown = numbers.draft.grown
         return tasks <= self.at_most
 
     @property
@@ -114,7 +108,8 @@ class GpuChoices:
         to count anew after each placement would cost a look at each node that is selected.
         """
         if self._serving is None:
-            return tasks <= self.last.at_most()
+            caches = self._caches or self.caches
+            return tasks <= caches[-1].at_most()
         if self._counted_grown != self.numbers.draft.grown:
             self._counted, self._counted_grown = self.at_most_now(), self.numbers.draft.grown
             if self._caches is not None:

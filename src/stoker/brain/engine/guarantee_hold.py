@@ -15,6 +15,7 @@ Limits: at most HELD_MAX jobs and HOLD_DEMANDS_MAX demands in a pass; what comes
 """
 
 from collections.abc import Collection, Iterator, Sequence
+from itertools import islice
 from typing import Final, NamedTuple
 
 from stoker.brain.domain.allocation import TaskPlacement
@@ -23,6 +24,7 @@ from stoker.brain.domain.fit import suitable_gpus, tasks_ever
 from stoker.brain.domain.ids import NodeName
 from stoker.brain.engine.candidate_nodes import CandidateNodes
 from stoker.brain.engine.draft import Draft
+from stoker.brain.state.view import Bucket, View
 
 HELD_MAX: Final = 256
 HOLD_DEMANDS_MAX: Final = 16
@@ -145,3 +147,16 @@ def _chosen(targets: list[_HoldTarget], tasks: int) -> Sequence[_HoldTarget] | N
             targets[: len(chosen)] = [target._replace(tasks=left)] if left else []
             return chosen
     return None
+
+
+def waiting_in(bucket: Bucket, view: View, gone: int) -> int:
+    """Return how many jobs of a bucket wait beside so many that don't any more; HELD_MAX is any greater number.
+
+    Negative: more than all of it has gone.
+    """
+    found = len(bucket.jobs) - gone
+    for array in bucket.arrays:
+        if found >= HELD_MAX:
+            break
+        found += len(list(islice(view.members(array), HELD_MAX + gone)))
+    return min(HELD_MAX, found)

@@ -13,7 +13,7 @@ Rules: P1  a job that fits within the guarantee of its tenant, of a tenant above
        P5  a job that asks for no GPU, or for a share of one, takes nothing back, and of a shared GPU nothing is taken
 Limits: a pass looks at WAITING_MAX waiting jobs, each on the NODES_MAX nodes that lack the fewest GPUs, each with the
         HOLDERS_MAX holders that lose least, and at SETS_MAX sets of these. About 2 us per running
-        job that may give way, once in a pass.
+        job that may give way, for each job of those.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -21,11 +21,12 @@ from heapq import nsmallest
 from itertools import accumulate, chain, combinations, islice
 from typing import Final, NamedTuple
 
-from stoker.brain.domain.demand import Demand, Shape
+from stoker.brain.domain.demand import Demand, JobClass, Shape
 from stoker.brain.domain.fit import suits
 from stoker.brain.domain.gpu import WHOLE_GPU, Gpu
 from stoker.brain.domain.ids import GpuUuid, JobId, NodeName, TenantName
 from stoker.brain.domain.job import Job, StopCause
+from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.domain.plan import Victim
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.preemption import spared_because
@@ -76,16 +77,18 @@ class VictimSearch:
         """Use once all that is ending has ended, and with what this pass and earlier ones promised."""
         self._expected = order.used.copy()
         """The same, with those who need nobody's place for what comes free anyway: nothing is kept for them."""
-        self._running = {each.job: each for each in view.running(now)}
+        live = view.live()
+        self._running = [job for job in live if job.state is not JobState.STOPPING]
         self._chosen: dict[JobId, _PossibleVictim] = {}
         self._gpus: dict[NodeName, dict[GpuUuid, Gpu]] = {}
         self._ending: list[RunningJob] = []
         """Those that will be gone in time whatever is decided here."""
-        for each in self._running.values():
-            if each.stopping:
-                self._discharge(each)
-                if each.ends_by > now:
-                    self._ending.append(each)
+        for job in live:
+            if job.state is JobState.STOPPING:
+                stopping = view.running(job, now)
+                self._discharge(stopping)
+                if stopping.ends_by > now:
+                    self._ending.append(stopping)
 
     def promise(self, shape: Shape) -> None:
         """Count a job that gets what others give up."""
@@ -142,26 +145,30 @@ class VictimSearch:
         if owed_to is None and not self._view.preemptible:
             return []
         found = []
-        for each in self._running.values():
-            if each.stopping or each.job in self._chosen:
+        borrowing: dict[tuple[TenantName, JobClass], bool] = {}
+        for job in self._running:
+            if job.id in self._chosen:
                 continue
-            if owed_to is not None and not self._borrows(each.shape, owed_to):
-                continue
-            job = self._view.job(each.job)
+            if owed_to is not None:
+                owner = job.spec.tenant, job.spec.job_class
+                borrows = borrowing.get(owner)
+                if borrows is None:
+                    borrows = borrowing[owner] = self._borrow(*owner, owed_to)
+                if not borrows or not job.spec.demand.gpu_count:
+                    continue
             if spared_because(job, cause, priority, policy) or not self._has_run(job):
                 continue
-            holder = _PossibleVictim(each, self._lost(job, each))
+            running = self._view.running(job, self._now)
+            holder = _PossibleVictim(running, self._lost(job, running))
             if self._may_lose(waiting, [holder]):
                 found.append(holder)
         return sorted(found, key=lambda each: _rank(each, cause))
 
-    def _borrows(self, shape: Shape, owed_to: OwedTo) -> bool:
-        """Whether a running job has GPUs and is none of the tenant, or not of the class, that takes back (P1)."""
-        if not shape.demand.gpu_count:
-            return False
-        if owed_to.job_class not in (None, shape.job_class):
+    def _borrow(self, tenant: TenantName, job_class: JobClass, owed_to: OwedTo) -> bool:
+        """Whether these jobs are none of the tenant, or not of the class, that takes back (P1)."""
+        if owed_to.job_class not in (None, job_class):
             return True
-        path = path_of(self._view.tenants, shape.tenant)
+        path = path_of(self._view.tenants, tenant)
         return owed_to.tenant is not None and all(each.name != owed_to.tenant for each in path)
 
     def _has_run(self, job: Job) -> bool:

@@ -8,13 +8,15 @@ from stoker.brain.domain.allocation import Claim, TaskPlacement
 from stoker.brain.domain.demand import QuotaGroup, Shape
 from stoker.brain.domain.ids import JobId
 from stoker.brain.domain.job import Job
+from stoker.brain.domain.partition import selection
 from stoker.brain.domain.plan import Place, Preempt
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.preemption import notice_ms
 from stoker.brain.domain.units import MINUTE_MS, NEVER, Instant, later
+from stoker.brain.domain.where import selects
 from stoker.brain.engine.draft import Draft
 from stoker.brain.engine.fit import Search
-from stoker.brain.engine.gang import meeting, number_ranks
+from stoker.brain.engine.gang import NO_MEETING, needs_rendezvous, number_ranks, promise_port
 from stoker.brain.engine.gpu_choices import first_fits
 from stoker.brain.engine.guarantee_hold import GuaranteeHold
 from stoker.brain.engine.preemption import WAITING_MAX, VictimSearch
@@ -178,6 +180,12 @@ def lapses_at(claim: Claim, policy: Policy) -> Instant:
     return later(claim.at, policy.preempt_notice_max_ms + policy.stop_grace_ms + CLAIM_SLACK_MS)
 
 
+def admits(view: View, shape: Shape, claim: Claim) -> bool:
+    """Return whether a job may still run on the nodes of its claim (D7): labels, taints and lists change."""
+    wanted = selection(view.partitions, view.tenants, shape)
+    return all(selects(wanted, view.nodes[task.node]) for task in claim.tasks)
+
+
 def is_coming(draft: Draft, view: View, claim: Claim) -> bool:
     """Return whether all GPUs of a claim are free or held by jobs that are ending, and its nodes still large enough."""
     for task in claim.tasks:
@@ -203,9 +211,11 @@ def start_on(draft: Draft, view: View, policy: Policy, job: Job, claim: Claim) -
             draft.rollback(mark)
             return None
         draft.take(task)
-    place = meeting(
-        draft, view, policy, Place(job=job.id, attempt=job.newest_attempt + 1, tasks=claim.tasks), job.spec.demand
-    )
-    if place is None:
+    attempt, meeting = job.newest_attempt + 1, NO_MEETING
+    if needs_rendezvous(job.spec.demand):
+        meeting = promise_port(draft, view, policy, job.id, attempt, claim.tasks[0].node)
+    if meeting is None:
         draft.rollback(mark)
-    return place
+        return None
+    address, port = meeting
+    return Place(job=job.id, attempt=attempt, tasks=claim.tasks, master_addr=address, master_port=port)

@@ -34,7 +34,7 @@ from stoker.brain.state.view import Bucket, View
 _NO_ARRAY = JobId(0)
 
 
-class Candidate(msgspec.Struct, frozen=True):
+class Candidate(msgspec.Struct, frozen=True, gc=False):
     """A job, or a lazy member of `array`, that may be placed."""
 
     job: JobId
@@ -74,9 +74,9 @@ class QueuePosition(NamedTuple):
 
 _Key = tuple[int, JobId]
 """Negated effective priority and id: the lower key comes up first."""
-_Head = tuple[int, JobId, Bucket, JobId, Iterator[JobId] | None]
+_Head = tuple[int, JobId, Bucket, JobId, Iterator[JobId] | None, Job]
 """The key of the first of a queue, which no other has and so makes the order total; the bucket and its array (0 = none)
-whose jobs wait there; and what comes behind that first (None = all but it)."""
+whose jobs wait there; what comes behind that first (None = all but it); and its record, or that of the array."""
 _BEYOND: Final = 1 << 62
 """A key behind any."""
 _HIDDEN_MAX: Final = 8
@@ -110,6 +110,7 @@ class AllBut:
 
 
 EVERY_SHAPE: Final = AllBut(lambda _: False)
+NO_SHAPE: Final[Mapping[Shape, object]] = {}
 SomeShapes = Among | AllBut | Mapping[Shape, object]
 """Shapes of which some may come up."""
 
@@ -129,10 +130,10 @@ class BucketTier:
 
     __slots__ = ("heads", "most", "rest")
 
-    def __init__(self, most: int, buckets: Sequence[Bucket]) -> None:
+    def __init__(self, most: int, buckets: Sequence[Bucket], heads: Sequence[_Head] = ()) -> None:
         self.most = most
         """The highest effective priority that a job of them may have."""
-        self.heads: list[_Head] = []
+        self.heads = heads
         """The first of each queue of those that may have come up, in order, the very first last."""
         self.rest = buckets
         """The others."""
@@ -141,7 +142,7 @@ class BucketTier:
 class QueueOrder:
     """The order at one time: what each job has gained by waiting, and by the use of its tenant, is known."""
 
-    __slots__ = ("_most", "_now", "_per_hour", "_terms", "_tiers", "fair_share", "policy", "view")
+    __slots__ = ("_most", "_now", "_per_hour", "_terms", "fair_share", "policy", "view")
 
     def __init__(self, view: View, policy: Policy, now: Instant, waiting: Iterable[TenantName]) -> None:
         """`waiting` are the tenants of all jobs in the queue."""
@@ -149,20 +150,13 @@ class QueueOrder:
         self._per_hour, self._most = policy.aging_per_hour, policy.aging_max
         self.fair_share = FairShare(view, policy, now, waiting)
         self._terms: Mapping[TenantName, int] = self.fair_share.terms
-        self._tiers: list[tuple[Iterable[Bucket], Sequence[BucketTier]]] = []
-        """Of all buckets, and of those of which shapes fitted at the start."""
 
     def tiers(self, buckets: Iterable[Bucket]) -> Sequence[BucketTier]:
         """Return the buckets by base priority, the highest first."""
-        for known, tiers in self._tiers:
-            if known is buckets:
-                return tiers
         found: dict[int, list[Bucket]] = {}
         for bucket in buckets:
             found.setdefault(bucket.priority, []).append(bucket)
-        tiers = sorted([BucketTier(self._most_of(some[0]), some) for some in found.values()], key=_highest_first)
-        self._tiers.append((buckets, tiers))
-        return tiers
+        return sorted([BucketTier(self._most_of(some[0]), some) for some in found.values()], key=_highest_first)
 
     def _most_of(self, bucket: Bucket) -> int:
         try:
@@ -176,8 +170,8 @@ class QueueOrder:
             return []
         if among is EVERY_SHAPE:
             if tier.rest:
-                tier.heads, tier.rest = sorted(tier.heads + self.heads(tier.rest), reverse=True), []
-            return tier.heads.copy()
+                tier.heads, tier.rest = sorted([*tier.heads, *self.heads(tier.rest)], reverse=True), []
+            return [*tier.heads]
         # A pass goes through its queue once per round. So what may come up is brought into order once, and no more; and
         # each shape is asked about once, since that is most of what it costs.
         known = [head for head in tier.heads if head[2].shape in among]
@@ -188,7 +182,7 @@ class QueueOrder:
             return known
         heads = sorted(self.heads(new), reverse=True)
         tier.rest = rest
-        tier.heads = sorted(tier.heads + heads, reverse=True)
+        tier.heads = sorted([*tier.heads, *heads], reverse=True)
         return sorted(known + heads, reverse=True) if known else heads
 
     def heads(self, buckets: Sequence[Bucket]) -> list[_Head]:
@@ -199,13 +193,14 @@ class QueueOrder:
             try:
                 if bucket.jobs:
                     first = bucket.jobs[0]
-                    found.append((-effective(job_of(first)), first, bucket, _NO_ARRAY, None))
+                    record = job_of(first)
+                    found.append((-effective(record), first, bucket, _NO_ARRAY, None, record))
                 for array in bucket.arrays:
                     # A queue of its own: a requeued member keeps its place before those that haven't run.
                     first_member = next(self._members(array), None)
                     if first_member is not None:
-                        key = -self.effective(self.view.job(array))
-                        found.append((key, first_member, bucket, array, None))
+                        record = job_of(array)
+                        found.append((-effective(record), first_member, bucket, array, None, record))
             except Exception as fault:
                 raise UndecidableShape(bucket.shape, repr(fault)) from fault
         return found
@@ -216,13 +211,14 @@ class QueueOrder:
 
     def following(self, head: _Head) -> _Head | None:
         """Return the next of the queue of which `head` was taken."""
-        _, _, bucket, array, ids = head
+        _, _, bucket, array, ids, _ = head
         if ids is None:
             ids = islice(self._members(array) if array else bucket.jobs, 1, None)
         job_id = next(ids, None)
         if job_id is None:
             return None
-        return -self.effective(self.view.job(array or job_id)), job_id, bucket, array, ids
+        record = self.view.job(array or job_id)
+        return -self.effective(record), job_id, bucket, array, ids, record
 
     def priority(self, job: Job) -> Priority:
         """Return the parts of a job's effective priority (O1)."""
@@ -249,6 +245,20 @@ def _highest_first(tier: BucketTier) -> int:
     return -tier.most
 
 
+def narrowed(tiers: Iterable[BucketTier], shapes: Collection[Shape]) -> Sequence[BucketTier]:
+    """Return the buckets that have one of these shapes, by base priority too.
+
+    Naive: bring them into order anew. But most have come up before, so that the first of each is known.
+    """
+    found = []
+    for tier in tiers:
+        heads = [head for head in tier.heads if head[2].shape in shapes]
+        rest = [bucket for bucket in tier.rest if bucket.shape in shapes]
+        if heads or rest:
+            found.append(BucketTier(tier.most, rest, heads))
+    return found
+
+
 def tenants_of(buckets: Iterable[Bucket]) -> Iterable[TenantName]:
     """Return the tenants of these jobs."""
     return dict.fromkeys([bucket.shape.tenant for bucket in buckets])
@@ -256,7 +266,7 @@ def tenants_of(buckets: Iterable[Bucket]) -> Iterable[TenantName]:
 
 def in_order(
     order: QueueOrder,
-    buckets: Iterable[Bucket],
+    tiers: Sequence[BucketTier],
     blocked: Container[Shape],
     among: Callable[[], SomeShapes] = lambda: EVERY_SHAPE,
 ) -> Iterator[Candidate]:
@@ -270,7 +280,6 @@ def in_order(
     thousand shapes, and goes through it round by round. So buckets of a lower priority are looked at once nothing
     above could come after them, and the order of the first of each stays as it was found.
     """
-    view, tiers = order.view, order.tiers(buckets)
     heads: list[_Head] = []
     """The first of each queue that hasn't come up, the very first last."""
     behind: list[_Head] = []
@@ -282,22 +291,22 @@ def in_order(
         is_behind = bool(behind) and (not heads or behind[0] < heads[-1])
         head = behind[0] if is_behind else heads[-1] if heads else None
         if at < len(tiers) and (head is None or head[0] >= tier_key):
-            heads += order.heads_of(tiers[at], among())
-            heads.sort(reverse=True)  # two ordered runs, which costs a step per entry
+            new = order.heads_of(tiers[at], among())
+            # Two ordered runs, which costs a step per entry.
+            heads = sorted(heads + new, reverse=True) if heads else new
             at += 1
             tier_key = _BEYOND if at == len(tiers) else -tiers[at].most
             continue
         if head is None:
             return
-        _, job, bucket, array, _ = head
+        _, job, bucket, array, _, record = head
         shape, following = bucket.shape, None
         if shape not in blocked:
-            record = view.job(array or job)
             yield Candidate(job, shape, array or record.array_of, array != _NO_ARRAY, record)
             following, hidden = order.following(head), 0
         elif hidden == _HIDDEN_MAX and chosen_from is not among():
             hidden, chosen_from = 0, among()
-            heads = [each for each in heads if each[2].shape in chosen_from]
+            heads = [each for each in heads if each[2].shape in chosen_from] if chosen_from else []
             continue
         else:
             hidden = min(_HIDDEN_MAX, hidden + 1)

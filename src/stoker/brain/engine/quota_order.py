@@ -236,13 +236,17 @@ class QuotaOrder:
 
     def take(self, shape: Shape) -> None:
         """Note that one job of this shape was placed."""
-        self.charge(shape, self.used)
+        self._owed.clear()
+        known = self._thresholds.get(shape) or self._thresholds_of(shape)
+        self._charge(known.charged, shape)
 
     def charge(self, shape: Shape, used: UsageDraft) -> None:
-        """Add what one job of this shape needs to `used`."""
-        self._owed.clear()
+        """Add what one job of this shape needs to `used`, a copy."""
+        self._charge(used.account(shape).charged, shape)
+
+    def _charge(self, rows: Sequence[_Row], shape: Shape) -> None:
         gpu_milli, gpu_memory_mb, cpus, memory_mb, jobs = self._needs.get(shape) or self._needs_of(shape)
-        for row in used.account(shape).charged:
+        for row in rows:
             row[0] += gpu_milli
             row[1] += gpu_memory_mb
             row[2] += cpus
@@ -256,10 +260,11 @@ class QuotaOrder:
         """
         if not self.is_busy:
             return None
-        limit = self.limit_reached(shape)
-        if limit is not None:
-            return limit
-        known = self._thresholds.get(shape) or self._thresholds_of(shape)
+        known, demand = self._thresholds.get(shape) or self._thresholds_of(shape), shape.demand
+        if self._depends or demand.cpus * demand.tasks > known.cpus_max:  # of thousands few come near a limit
+            limit = self.limit_reached(shape)
+            if limit is not None:
+                return limit
         return None if self._standing_by(known) <= standing else LATER
 
     def standing(self, shape: Shape) -> int:

@@ -106,6 +106,8 @@ class ReservationBook:
         self._draft, self._view, self._now, self._policy = draft, view, now, policy
         self.made: list[Reservation] = []
         """In the order of the queue."""
+        self.dropped: list[Reservation] = []
+        """Those that this pass made and gave up: what was blocked by them comes up again in the next one."""
         self._withdrawn: list[list[TaskPlacement]] = []
         """What is free and kept for each."""
         self._claims: dict[JobId, list[TaskPlacement]] = {}
@@ -374,6 +376,7 @@ class ReservationBook:
         for at, each in enumerate(self.made):
             if each.job == job:
                 self.lend(job)
+                self.dropped.append(each)
                 del self.made[at], self._withdrawn[at]
                 return
 

@@ -6,7 +6,7 @@ Limits: nodes of one class are judged once per demand for GPUs, and no more clas
         nothing fits costs a walk over all classes.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from stoker.brain.domain.demand import Demand
@@ -124,18 +124,26 @@ class ReadyByClass(dict[NodeClass, ReadyCapacity]):
         row = self[node_class] = ReadyCapacity(slots, has.cpus, has.memory_mb, ready)
         return row
 
-    def hold(self, demand: Demand, classes: Iterable[NodeClass]) -> bool:
-        """Return whether the ready nodes of these classes would hold a demand with these GPUs if nothing ran there."""
-        tasks, cpus, memory_mb, found = demand.tasks, demand.cpus, demand.memory_mb, 0
-        for here, has_cpus, has_memory, nodes in map(self.__getitem__, classes):
-            if cpus and here * cpus > has_cpus:
-                here = has_cpus // cpus
-            if memory_mb and here * memory_mb > has_memory:
-                here = has_memory // memory_mb
-            found += here * nodes
-            if found >= tasks:
-                return True
-        return False
+
+class ReadyTasks(dict[NodeClass, int]):
+    """Tasks of one demand that the ready nodes of classes would hold if nothing ran there, however many it has."""
+
+    def __init__(self, ready: ReadyByClass, demand: Demand) -> None:
+        super().__init__()
+        self._ready, self._cpus, self._memory_mb = ready, demand.cpus, demand.memory_mb
+
+    def __missing__(self, node_class: NodeClass) -> int:
+        here, has_cpus, has_memory, nodes = self._ready[node_class]
+        if self._cpus:
+            here = min(here, has_cpus // self._cpus)
+        if self._memory_mb:
+            here = min(here, has_memory // self._memory_mb)
+        tasks = self[node_class] = here * nodes
+        return tasks
+
+    def hold(self, tasks: int, classes: Sequence[NodeClass]) -> bool:
+        """Return whether these classes would hold so many tasks. The first alone would most often."""
+        return bool(classes) and (self[classes[0]] >= tasks or sum(map(self.__getitem__, classes)) >= tasks)
 
 
 class Satisfiability:
@@ -164,7 +172,7 @@ class Satisfiability:
 
     def never(self, demand: Demand) -> Reason | None:
         """Return why the nodes that are ready wouldn't hold it even if they were empty; None when they would."""
-        holds = self._ready.hold(demand, self._cache.candidates.admitted.classes)
+        holds = ReadyTasks(self._ready, demand).hold(demand.tasks, self._cache.candidates.admitted.classes)
         return None if holds else self._why(demand)
 
     def _why(self, demand: Demand) -> Reason:

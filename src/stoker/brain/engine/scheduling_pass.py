@@ -4,35 +4,34 @@ The rules D1 to D10 stand in `decide`.
 """
 
 from collections.abc import Iterator, Sequence
-from itertools import islice
 from typing import Final
 
-from stoker.brain.domain.allocation import Claim
 from stoker.brain.domain.demand import Demand, Shape
 from stoker.brain.domain.ids import JobId, NodeName
-from stoker.brain.domain.partition import selection
 from stoker.brain.domain.plan import Place, Preempt
 from stoker.brain.domain.policy import Policy
 from stoker.brain.domain.reason import Reason, ReasonCode
 from stoker.brain.domain.units import NEVER, Instant, later
-from stoker.brain.domain.where import selects
 from stoker.brain.engine import explain
 from stoker.brain.engine.backfill import Backfill
 from stoker.brain.engine.draft import Draft
 from stoker.brain.engine.fit import Search
-from stoker.brain.engine.gang import meeting, needs_rendezvous, number_ranks
+from stoker.brain.engine.gang import NO_MEETING, needs_rendezvous, number_ranks, promise_port
 from stoker.brain.engine.gpu_choices import NOT_COUNTED, GpuChoices, by_choices, first_fits, fits_besides
-from stoker.brain.engine.guarantee_hold import HELD_MAX, GuaranteeHold
-from stoker.brain.engine.preemptor import Preemptor, is_coming, lapses_at, start_on
+from stoker.brain.engine.guarantee_hold import GuaranteeHold, waiting_in
+from stoker.brain.engine.preemptor import Preemptor, admits, is_coming, lapses_at, start_on
 from stoker.brain.engine.queue_order import (
     EVERY_SHAPE,
+    NO_SHAPE,
     AllBut,
     Among,
+    BucketTier,
     Candidate,
     Hidden,
     QueueOrder,
     SomeShapes,
     in_order,
+    narrowed,
 )
 from stoker.brain.engine.quota_order import FIRST, LATER, QuotaOrder
 from stoker.brain.engine.reservation import ReservationBook, ends_in_ms
@@ -69,6 +68,9 @@ class SchedulingPass:
         self._backfill = Backfill(self.blocked, self._fitting)
         self._queue_order: QueueOrder | None = None
         """Made when a job first comes up: where none fits, nothing is to be ordered."""
+        self._tiers: Sequence[BucketTier] = ()
+        self._fitting_tiers: Sequence[BucketTier] | None = None
+        """Of shapes for which there were enough GPUs at the start."""
         self._quota_order = QuotaOrder(view, buckets)
         self._standing = FIRST - 1
         self._among: tuple[tuple[bool, int, bool, bool], SomeShapes] | None = None
@@ -136,7 +138,7 @@ class SchedulingPass:
             if (
                 shape not in offered
                 or self._now > lapses_at(claim, self._policy)
-                or not self._admits(shape, claim)
+                or not admits(self._view, shape, claim)
                 or not is_coming(self._draft, self._view, claim)
                 or self._quota_order.limit_reached(shape) is not None
                 or (job.array_of and self._array_slots_of(job.array_of) == 0)
@@ -150,11 +152,6 @@ class SchedulingPass:
                 self._note_placed(Candidate(job.id, shape, job.array_of, lazy=False, record=job), place)
                 yield place
         self.deciding.shape = None
-
-    def _admits(self, shape: Shape, claim: Claim) -> bool:
-        """Whether the job may still run on the nodes of its claim (D7): labels, taints and lists change."""
-        wanted = selection(self._view.partitions, self._view.tenants, shape)
-        return all(selects(wanted, self._view.nodes[task.node]) for task in claim.tasks)
 
     def begin_preempting(self) -> bool:
         """Begin the one round of blocked jobs that others may have to give way to, and that haven't come up."""
@@ -195,9 +192,7 @@ class SchedulingPass:
         return True
 
     def may_backfill(self, candidate: Candidate) -> bool:
-        """Return whether there is no backfill yet, or the job is over in time for it."""
-        if self._backfill.until == NEVER:
-            return True
+        """Return whether a job is over in time for the backfill of this round."""
         return self._backfill.may_start(candidate.shape, later(self._now, self._ends_in_ms(candidate)))
 
     def _ends_in_ms(self, candidate: Candidate) -> int:
@@ -238,21 +233,28 @@ class SchedulingPass:
         """Yield the jobs that come up in this round."""
         if self._queue_order is None:
             self._queue_order = QueueOrder(self._view, self._policy, self._now, self._sift.nodes_allowed)
+            self._tiers = self._queue_order.tiers(self._buckets)
         order, quota = self._queue_order, self._quota_order
         if self._preempting:
-            yield from in_order(order, self._buckets, AllBut(self._may_preempt), self._may_come_up_among)
+            yield from in_order(order, self._tiers, AllBut(self._may_preempt), self._may_come_up_among)
         elif self._backfill.until == NEVER:
             comes_up = self._may_reserve if quota.is_busy else self._reservable.__contains__
-            yield from in_order(order, self._buckets, Hidden(self.blocked, comes_up), self._may_come_up_among)
+            yield from in_order(order, self._tiers, Hidden(self.blocked, comes_up), self._may_come_up_among)
         else:
             comes_up = self._backfill.comes_up if quota.is_busy else self._backfill.comes_up_in_time
+            if self._fitting_tiers is None:
+                self._fitting_tiers = narrowed(self._tiers, self._fitting)
             hidden = Hidden(self.blocked, comes_up)
-            for candidate in in_order(order, self._sift.fitting, hidden, lambda: self._fitting):
+            for candidate in in_order(order, self._fitting_tiers, hidden, self._may_backfill_among):
                 if self._backfill.looks_left <= 0:
                     self._note_limits()
                     return
                 self._backfill.unblock(candidate.shape)
                 yield candidate
+
+    def _may_backfill_among(self) -> SomeShapes:
+        """All that fitted at the start, until the last look (L3 of `backfill`): a queue of thousands stands behind."""
+        return EVERY_SHAPE if self._backfill.looks_left > 0 or self._quota_order.is_busy else NO_SHAPE
 
     def _note_limits(self) -> None:
         """Note which of the shapes that would still come up for backfill wait for their quota first.
@@ -308,7 +310,7 @@ class SchedulingPass:
             self.deciding.shape = shape = bucket.shape
             if shape not in gone:
                 gone[shape] = self._placed.get(shape, 0) + held.jobs.get(shape, 0)
-            waiting = self._waiting(bucket, gone[shape])
+            waiting = waiting_in(bucket, self._view, gone[shape])
             gone[shape] = max(0, -waiting)
             for _ in range(waiting):
                 if held.is_full or not order.is_owed(shape, used, self._standing):
@@ -331,16 +333,6 @@ class SchedulingPass:
         for bucket in self._buckets if before else ():
             if bucket.shape.quota_group in before and isinstance(self.blocked.get(bucket.shape), GpuChoices):
                 yield bucket
-
-    def _waiting(self, bucket: Bucket, gone: int) -> int:
-        """How many jobs of it wait beside so many that don't any more; HELD_MAX stands for any greater number.
-        Negative: more than all of it has gone."""
-        found = len(bucket.jobs) - gone
-        for array in bucket.arrays:
-            if found >= HELD_MAX:
-                break
-            found += len(list(islice(self._view.members(array), HELD_MAX + gone)))
-        return min(HELD_MAX, found)
 
     def _rank(self, bucket: Bucket) -> tuple[int, int, JobId]:
         first = (bucket.jobs or bucket.arrays)[0]
@@ -381,33 +373,34 @@ class SchedulingPass:
     def _place(self, candidate: Candidate, choices: GpuChoices) -> Place | None:
         job, demand = candidate.job, candidate.shape.demand
         array = candidate.array if candidate.lazy else JobId(0)
-        searches = self._searches_for(candidate.shape, choices)
-        record = candidate.record
+        searches = self._searches.get(candidate.shape) or self._searches_for(candidate.shape, choices)
+        draft, record = self._draft, candidate.record
         attempt, refusals = (1, ()) if candidate.lazy else (record.newest_attempt + 1, record.refusals)
         while fits := fits_besides(searches, refusals):
-            mark = self._draft.checkpoint()
-            tasks = number_ranks(self._draft, fits, demand)
+            mark, meeting = draft.checkpoint(), NO_MEETING
+            tasks = number_ranks(draft, fits, demand)
             for task in tasks:
-                self._draft.take(task)
-            place = meeting(
-                self._draft,
-                self._view,
-                self._policy,
-                Place(job=job, attempt=attempt, array=array, tasks=tuple(tasks)),
-                demand,
-            )
-            if place is not None:
-                return place
-            self._draft.rollback(mark)
+                draft.take(task)
+            if needs_rendezvous(demand):
+                meeting = promise_port(draft, self._view, self._policy, job, attempt, tasks[0].node)
+            if meeting is not None:
+                address, port = meeting
+                return Place(
+                    job=job,
+                    attempt=attempt,
+                    array=array,
+                    tasks=tuple(tasks),
+                    master_addr=address,
+                    master_port=port,
+                )
+            draft.rollback(mark)
             self._bar(self._view.nodes[tasks[0].node].inventory.address)
         return None
 
     def _searches_for(self, shape: Shape, choices: GpuChoices) -> tuple[Search, ...]:
-        searches = self._searches.get(shape)
-        if searches is None:
-            demand = shape.demand
-            barred = self._portless if needs_rendezvous(demand) else {}
-            searches = self._searches[shape] = tuple(search_of(cache, demand, barred) for cache in choices.caches)
+        demand = shape.demand
+        barred = self._portless if needs_rendezvous(demand) else {}
+        searches = self._searches[shape] = tuple(search_of(cache, demand, barred) for cache in choices.caches)
         return searches
 
     def _bar(self, address: str) -> None:
@@ -492,7 +485,8 @@ class SchedulingPass:
         return explain.no_free_port(self._view.nodes[barred].inventory.address, self._policy)
 
     def _reserved(self) -> Reason:
-        assert self.reservations.kept_anything, f"blocked, and nothing is short: {self.deciding.shape}"
+        book = self.reservations
+        assert book.kept_anything, f"blocked, and nothing is short: {self.deciding.shape}"
         if self._kept_for_others is None:
-            self._kept_for_others = explain.reserved(self.reservations.gpus_kept, self.reservations.made)
+            self._kept_for_others = explain.reserved(book.gpus_kept, book.made or book.dropped)
         return self._kept_for_others

@@ -141,8 +141,7 @@ def _next(view: View, order: QueueOrder, buckets: Sequence[Bucket]) -> tuple[Nex
         limited = "all jobs in the queue wait at a limit of their tenant or class" if buckets else "nothing waits"
         return None, limited
     first = min(heads, key=lambda head: (quota.standing(head[2].shape), head))
-    _, job_id, _, array, _ = first
-    job = view.job(array or job_id)
+    job_id, job = first[1], first[-1]
     found = NextJob(job_id, job.spec.tenant, order.priority(job))
     if quota.standing(first[2].shape) < quota.standing(min(heads)[2].shape):
         return (

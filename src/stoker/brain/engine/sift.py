@@ -40,8 +40,6 @@ class Sift:
         self._view, self._draft, self._deciding = view, draft, deciding
         self.nodes_allowed: dict[TenantName, Where] = {}
         """Of each tenant that has jobs in the queue."""
-        self.fitting: list[Bucket] = []
-        """Buckets of which there were enough GPUs for a job, also where CPUs or memory are short."""
         self._known: dict[Where, dict[GpuDemand, GpuChoices]] = {}
         """By the nodes that a tenant may use, and what a shape says."""
         self._fitting_of: dict[GpuChoices, list[Shape]] = {}
@@ -67,12 +65,11 @@ class Sift:
             asked = shape.gpu_demand
             choices = known.get(asked)
             if choices is None:
-                choices = known[asked] = self._choices_for(shape, self.nodes_allowed[shape.tenant])
+                choices = known[asked] = self._choices_for(shape, self.nodes_allowed[shape.tenant], asked.asked)
             tasks = shape.demand.tasks
             if tasks > choices.at_most or not choices.may_have_held(tasks):
                 blocked[shape] = choices
                 continue
-            self.fitting.append(bucket)
             if shape not in fitting:
                 fitting[shape] = choices
                 fitting_of.setdefault(choices, []).append(shape)
@@ -96,9 +93,11 @@ class Sift:
         nodes = self.nodes_allowed[tenant] = nodes_allowed(self._view.tenants, tenant)
         return self._known.setdefault(nodes, {})
 
-    def _choices_for(self, shape: Shape, nodes: Where) -> GpuChoices:
-        admitted, demand = self._admitted_to(shape, nodes), shape.demand
-        asked = shape.gpu_demand.asked
+    def _choices_for(self, shape: Shape, nodes: Where, asked: GpusPerTask) -> GpuChoices:
+        demand, where = shape.demand, shape.where
+        if shape.partition or nodes is not ANYWHERE:  # a partition that is gone adds nothing (D7)
+            where = selection(self._view.partitions, self._view.tenants, shape)
+        admitted = self._view.admitted(where)
         if demand.gpu_memory_mb and not demand.shares:  # what a share asks for is its bound too
             memory_mb = self._candidates_of[admitted].gpu_memory(demand.gpu_model, demand.gpu_memory_mb)
             asked = asked[0], memory_mb, *asked[2:]
@@ -108,12 +107,6 @@ class Sift:
         numbers, by_selection = known
         choices = by_selection.get(admitted)
         if choices is None:
-            choices = by_selection[admitted] = GpuChoices(admitted, demand, numbers, self._candidates_of)
+            at_most = numbers.at_most_anywhere
+            choices = by_selection[admitted] = GpuChoices(admitted, numbers, at_most, demand, self._candidates_of)
         return choices
-
-    def _admitted_to(self, shape: Shape, nodes: Where) -> SelectedNodes:
-        """D7. A partition that is gone adds nothing."""
-        where = shape.where
-        if shape.partition or nodes != ANYWHERE:
-            where = selection(self._view.partitions, self._view.tenants, shape)
-        return self._view.admitted(where)

@@ -10,6 +10,7 @@ from stoker.brain.domain.health import HealthKind
 from stoker.brain.domain.ids import GpuUuid, JobId, NodeName
 from stoker.brain.domain.lifecycle import JOB_STATES, NodeState
 from stoker.brain.domain.node import Node, OrphanTask
+from stoker.brain.domain.units import NEVER, Instant
 from stoker.brain.state.cluster import ClusterState
 
 
@@ -103,6 +104,37 @@ def count_running(state: ClusterState) -> int:
     counts = count_jobs(state)
     running = sum(counts[name] for name, words in JOB_STATES.items() if words.mvp == "running")
     return running - state.indexes.running_arrays
+
+
+class FreeGpus(NamedTuple):
+    """Whole GPUs of one model that new work could have now."""
+
+    model: str
+    free: int
+    most_on_node: int
+
+
+def count_free_gpus(state: ClusterState) -> list[FreeGpus]:
+    """Return the whole GPUs that are free on nodes that take new work, by model; of models with none, nothing."""
+    free, most = Counter[str](), Counter[str]()
+    paused = state.indexes.paused
+    for name, left in state.indexes.free.items():
+        if not left.gpus or name in state.indexes.returning or name in paused:
+            continue
+        for model, count in Counter([gpu.model for gpu in left.gpus]).items():
+            free[model] += count
+            most[model] = max(most[model], count)
+    return [FreeGpus(model, free[model], most[model]) for model in sorted(free)]
+
+
+def waits_since(state: ClusterState) -> Instant:
+    """Return since when the oldest job waits that may be placed; NEVER = none does.
+
+    It counts from the submission, or from the time at which the job was told to begin.
+    """
+    queues = (*state.indexes.waiting.values(), *state.indexes.waiting_arrays.values())
+    oldest = (state.jobs[queue.entries[0]] for queue in queues)  # in each queue ids come in order of age
+    return min((max(job.submitted_at, job.spec.begin) for job in oldest), default=NEVER)
 
 
 def count_nodes(state: ClusterState) -> dict[str, int]:

@@ -18,6 +18,7 @@ from stoker.brain.domain.job import Job
 from stoker.brain.domain.quota import PoolDemand
 from stoker.brain.domain.reason import Reason, ReasonCode
 from stoker.brain.domain.tenant import NO_TENANT, Tenant, path_of
+from stoker.brain.domain.units import counted
 from stoker.brain.state.cluster import ClusterState
 from stoker.brain.state.quota_limits import OTHER_CLASS, QuotaLimits, within_guarantee
 from stoker.brain.state.state_view import StateView
@@ -30,6 +31,7 @@ TENANTS_MAX: Final = 100
 OTHERS: Final = "_others"
 """No tenant can have this name."""
 _FOR_GPUS: Final = (ReasonCode.INSUFFICIENT_GPUS, ReasonCode.INSUFFICIENT_SHARE, ReasonCode.INSUFFICIENT_NODES)
+_PERHAPS_FOR_GPUS: Final = (*_FOR_GPUS, ReasonCode.NO_FITTING_NODE, ReasonCode.RESERVED, ReasonCode.GUARANTEE_KEPT)
 
 
 def pool_demands(state: ClusterState) -> dict[JobClass, PoolDemand]:
@@ -172,3 +174,25 @@ def _beyond(state: ClusterState, path: Sequence[Tenant]) -> Iterator[tuple[Tenan
             left = max(0, left) * WHOLE_GPU
             if own > left:
                 yield above, own - left
+
+
+def guarantee_warnings(state: ClusterState, tenant: Tenant, who: str = "it") -> Iterator[str]:
+    """Yield what the cluster is too small for; nothing before it has a GPU, since it may be set up in any order."""
+    promised = tenant.quota.guaranteed
+    has = sum(len(node.mended.gpus) for node in state.nodes.values() if not node.forgotten)
+    if not has or not promised:
+        return
+    if promised > has:
+        yield f"{who} is guaranteed {counted(promised, 'GPU')}, and the cluster has {has}: it can't get them all"
+        return
+    together = sum(each.quota.guaranteed for each in state.tenants.values() if not each.parent)
+    if together > has:
+        yield f"tenants are guaranteed {counted(together, 'GPU')} together, and the cluster has {has}"
+
+
+def unmet_guarantees(state: ClusterState, job: Job, reason: Reason | None) -> list[str]:
+    """Return why the guarantees of a job that waits for GPUs can't be met, each once: the cluster is too small."""
+    if reason is None or reason.code not in _PERHAPS_FOR_GPUS or not job.spec.demand.total_milli:
+        return []
+    path = path_of(state.tenants, job.spec.tenant)
+    return [*dict.fromkeys(words for each in path for words in guarantee_warnings(state, each, f"tenant {each.name}"))]

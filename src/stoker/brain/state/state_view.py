@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from itertools import chain
-from operator import is_not
+from operator import attrgetter, is_not
 
 from stoker.brain.domain.allocation import Claim, TaskPlacement
 from stoker.brain.domain.array import member_ids
@@ -60,13 +60,15 @@ class StateView:
             return buckets
         return [bucket for bucket in buckets if bucket.shape not in self._set_aside]
 
-    def running(self, now: Instant) -> Iterator[RunningJob]:
-        for job in sorted(live_jobs(self._state), key=lambda job: job.id):
-            attempt, spec = job.live_attempt, job.spec
-            assert attempt is not None, f"a live job has a live attempt: {job.story()}"
-            tasks = tuple([task.placement for task in attempt.open_tasks])
-            ends_by = latest_end(job, self._state.policy, now, self._state.clock_moved_ms)
-            yield RunningJob(job.id, spec.shape, spec.priority, ends_by, job.state is JobState.STOPPING, tasks)
+    def live(self) -> Sequence[Job]:
+        return sorted(live_jobs(self._state), key=attrgetter("id"))
+
+    def running(self, job: Job, now: Instant) -> RunningJob:
+        attempt, spec = job.live_attempt, job.spec
+        assert attempt is not None, f"a live job has a live attempt: {job.story()}"
+        tasks = tuple([task.placement for task in attempt.open_tasks])
+        ends_by = latest_end(job, self._state.policy, now, self._state.clock_moved_ms)
+        return RunningJob(job.id, spec.shape, spec.priority, ends_by, tasks)
 
     def releases(self, node: NodeName, now: Instant) -> Sequence[FutureRelease]:
         # Kept from pass to pass for as long as no record that it was made from is replaced.

@@ -4,7 +4,6 @@ A read-only facade over the state, used in process: no copies are made, so nobod
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
-from functools import cached_property
 from typing import NamedTuple, Protocol
 
 import msgspec
@@ -58,26 +57,29 @@ class NodeClass(msgspec.Struct, frozen=True, eq=False):
     """Sorted, never empty."""
 
 
-class SelectedNodes(msgspec.Struct, frozen=True, eq=False, dict=True):
-    """The nodes ever registered on which a job may run, by labels, names and taints."""
+class SelectedNodes:
+    """The nodes ever registered on which a job may run, by labels, names and taints. Never changed once made."""
 
-    classes: Sequence[NodeClass]
-    """By first name."""
-    everywhere: bool
-    """It's all of them."""
+    __slots__ = ("_by_kinds", "classes", "everywhere", "kinds")
 
-    @cached_property
+    def __init__(self, classes: Iterable[NodeClass], *, everywhere: bool) -> None:
+        self.classes: Sequence[NodeClass] = tuple(classes)
+        """By first name."""
+        self.everywhere = everywhere
+        """It's all of them."""
+        self.kinds: Sequence[GpuKinds] = tuple(sorted({each.kinds: each.kinds for each in self.classes}.values()))
+        """The kinds of their GPUs, sorted."""
+        self._by_kinds: Mapping[GpuKinds, Sequence[NodeClass]] | None = None
+
+    @property
     def by_kinds(self) -> Mapping[GpuKinds, Sequence[NodeClass]]:
         """The classes by the kinds of their GPUs, sorted. Kept for as long as the selection is remembered."""
-        found: dict[GpuKinds, list[NodeClass]] = {}
-        for each in self.classes:
-            found.setdefault(each.kinds, []).append(each)
-        return {kinds: found[kinds] for kinds in sorted(found)}
-
-    @cached_property
-    def kinds(self) -> Sequence[GpuKinds]:
-        """The kinds of their GPUs, sorted."""
-        return [*self.by_kinds]
+        if self._by_kinds is None:
+            found: dict[GpuKinds, list[NodeClass]] = {kinds: [] for kinds in self.kinds}
+            for each in self.classes:
+                found[each.kinds].append(each)
+            self._by_kinds = found
+        return self._by_kinds
 
 
 class RunningJob(NamedTuple):
@@ -90,8 +92,6 @@ class RunningJob(NamedTuple):
     """Base priority, never aged."""
     ends_by: Instant
     """When it will have ended at the latest: by its time limit and the grace time after it."""
-    stopping: bool
-    """It is being ended already."""
     tasks: Sequence[TaskPlacement]
     """What it holds: of a gang of which some tasks have ended, the others."""
 
@@ -140,8 +140,12 @@ class View(Protocol):
     preemptible: Collection[JobId]
     """Jobs that hold resources and may be preempted."""
 
-    def running(self, now: Instant) -> Iterator[RunningJob]:
-        """Yield the jobs that hold resources, in the order of ids. Costs about 2 us per job."""
+    def live(self) -> Sequence[Job]:
+        """Return the jobs that hold resources, in the order of ids."""
+        ...
+
+    def running(self, job: Job, now: Instant) -> RunningJob:
+        """Return what a live job holds. Costs about 2 us."""
         ...
 
     def releases(self, node: NodeName, now: Instant) -> Sequence[FutureRelease]:

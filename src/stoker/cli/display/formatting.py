@@ -71,9 +71,32 @@ def user_of(job: "JobView") -> str:
     return job.user or job.submitted_by.removeprefix("user:")
 
 
+def _waits_ms(job: "JobView", now_ms: int) -> list[int]:
+    """How long it waited before each of its starts, and how long it has waited now if it waits."""
+    since: str | None = job.submitted_at
+    waits: list[int | None] = []
+    for attempt in job.attempts if len(job.attempts) > 1 or job.ended_at is None else ():
+        waits.append(span_ms(since, attempt.started_at or attempt.ended_at, now_ms))
+        since = attempt.ended_at
+    if not waits:
+        waits.append(span_ms(since, job.started_at or job.ended_at, now_ms))
+    elif job.ended_at is None:  # it waits once more, unless its newest attempt is live
+        waits.append(span_ms(since, None, now_ms))
+    return [wait for wait in waits if wait is not None]
+
+
 def waited(job: "JobView", now_ms: int) -> str | None:
-    """From submit to its first start, or to its end if it never started."""
-    return duration(span_ms(job.submitted_at, job.started_at or job.ended_at, now_ms))
+    """From submit, or from the end of the attempt before, to its newest start, or to its end if it never started.
+
+    So of a job that was preempted it is how long it waits to run on, as Slurm counts from the requeue.
+    """
+    return duration(_waits_ms(job, now_ms)[-1])
+
+
+def waited_in_all(job: "JobView", now_ms: int) -> str | None:
+    """The same, and where it waited several times the sum."""
+    *before, newest = _waits_ms(job, now_ms)
+    return f"{duration(newest)}, {duration(sum(before) + newest)} in all" if before else duration(newest)
 
 
 def ran(job: "JobView", now_ms: int) -> str | None:

@@ -20,6 +20,7 @@ from stoker.cli.display.formatting import (
     span_ms,
     user_of,
     waited,
+    waited_in_all,
 )
 from stoker.cli.display.gpu_figures import job_gpu_lines
 from stoker.cli.display.safe_text import cut, visible
@@ -139,7 +140,7 @@ def job_pairs(job: "JobView", now_ms: int, *, whole: bool) -> Pairs:
     if job.planned_start is not None:
         on = f", on {', '.join(job.planned_nodes)}" if job.planned_nodes else ""
         yield "starts", f"by {local_text(job.planned_start)} at the latest{on}"
-    yield "waited", waited(job, now_ms)
+    yield "waited", waited_in_all(job, now_ms)
     yield "ran", ran(job, now_ms)
     if peak_memory(job):
         yield "peak memory", _peak_text(job)
@@ -336,6 +337,8 @@ def why_lines(answer: "WhyView", *, whole: bool = False) -> Iterator[str]:
         yield f"before: {cell_text(local_times(answer.preempted))}"
     if answer.lent is not None:
         yield f"lent: {cell_text(answer.lent.message)}"
+    for words in answer.warnings:
+        yield f"warning: {cell_text(words)}"
     if answer.starts_by is not None:
         names, more = answer.starts_on[:_RESERVED_SHOWN], len(answer.starts_on) - _RESERVED_SHOWN
         on = visible(", ".join(names)) + (f" and {more} more" if more > 0 else "")

@@ -97,6 +97,9 @@ def _plain(value: object) -> str | int | float | bool | list[str] | dict[str, st
 
 def _shown(value: object) -> str:
     """The text of a value without the passwords in it (E2)."""
+    if isinstance(value, msgspec.Struct):
+        given = {key: _plain(each) for key, each in msgspec.structs.asdict(value).items() if each}
+        return "{" + ", ".join(f"{key}: {one_line(each)}" for key, each in given.items()) + "}"
     shown = str(value)
     for password in _PASSWORDS:
         shown = password.sub(r"\1***", shown)

@@ -57,6 +57,7 @@ def _control(settings: ControlSettings) -> list[Check]:
             Check(f"{section}_port", partial(network.listener, section, at.host, at.port, settings.data_dir))
             for section, at in listeners
         ),
+        *([Check("clusters", partial(network.other_clusters, settings))] if settings.web.clusters else ()),
     ]
 
 

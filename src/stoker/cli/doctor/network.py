@@ -4,15 +4,20 @@ Source: proc_net_tcp(5): state 0A is LISTEN, addresses are hexadecimal.
 """
 
 import errno
+import os
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
+from urllib.parse import urlsplit
 
+from stoker.brain.domain.errors import StokerError
 from stoker.cli.doctor.finding import CheckResult, doubtful, fine, wrong
 from stoker.cli.doctor.folder import held_by
 from stoker.cli.doctor.machine import holder_of, words_of
+from stoker.live.settings.control import ControlSettings
+from stoker.wire.client.servers import parsed_servers
 
 CONNECT_S: Final = 2.0
 _LISTEN: Final = "0A"
@@ -114,3 +119,33 @@ def _is_ours(address: str) -> bool:
         except OSError:
             return False
     return True
+
+
+def other_clusters(settings: ControlSettings) -> Iterator[CheckResult]:
+    """Check the files and addresses of the clusters that the page `/clusters` shows beside this one."""
+    from stoker.live.pages import token_in  # the only check that needs the pages
+
+    own = _own_addresses(settings)
+    for name, other in settings.web.clusters.items():
+        key, found = f"web.clusters: {name}", list[CheckResult]()
+        if other.token_file:
+            try:
+                token_in(other.token_file)
+            except StokerError as fault:
+                found.append(wrong(f"{key}: {fault.refusal.message}", fault.refusal.hint))
+        if other.ca_file and not os.access(other.ca_file, os.R_OK):
+            fix = "name a PEM file that the control plane's account can read"
+            found.append(wrong(f"{key}: its ca_file {other.ca_file} can't be read", fix))
+        for server in parsed_servers(",".join(other.servers)):
+            if ((server.hostname or "").lower(), server.port) in own:
+                fix = "name the servers of another cluster: this one is on its page anyway"
+                found.append(wrong(f"{key}: {server.geturl()} is this control plane's own address", fix))
+        yield from found or [fine(f"{key}: {len(other.servers)} servers; whether they answer is on the page /clusters")]
+
+
+def _own_addresses(settings: ControlSettings) -> set[tuple[str, int]]:
+    """Return host and port of each address under which this control plane may be reached."""
+    hosts = {settings.http.host, "localhost", "127.0.0.1", "::1", socket.gethostname(), socket.getfqdn()}
+    own = {(host.lower(), settings.http.port) for host in (*hosts, *settings.tls.names)}
+    itself = urlsplit(settings.http_url)
+    return own | {(itself.hostname or "", itself.port or (443 if itself.scheme == "https" else 80))}

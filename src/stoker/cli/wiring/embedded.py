@@ -5,6 +5,7 @@ The control plane runs in this process, every node is an agent process with a da
 Rules: E1  when `run` returns or raises, no process that it started, nor any job of theirs, is left: after
            `_adopt_orphans` a grandchild whose parent dies becomes a child of this process instead of getting lost
        E2  an agent that ends by itself ends the cluster, with the last words of its log
+       E4  it is up once every node has joined; one that is waited for longer than TOLD_AFTER_S is named
        E3  `kill` ends everything at once and without grace; a process is killed only while it descends from this one:
            ids are looked up anew each time, never remembered
 
@@ -29,6 +30,7 @@ from stoker.brain.domain.errors import StokerError, refuse
 from stoker.cli.display.yaml_text import yaml_text
 from stoker.live.main import run_control
 from stoker.live.settings.control import ControlSettings
+from stoker.wire.client import AsyncClient
 
 CPUS: Final = 16
 MEMORY_MB: Final = 128 * 1024
@@ -38,6 +40,8 @@ STOP_S: Final = 20.0
 """Agents get the jobs' grace of ten seconds, and as much again."""
 _PR_SET_CHILD_SUBREAPER: Final = 36
 _LOOPBACK: Final = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+JOIN_LOOK_S: Final = 0.1
+TOLD_AFTER_S: Final = 5.0
 LAST_WORDS: Final = 2_000
 """Bytes of a log that are shown when its agent ended."""
 
@@ -73,8 +77,13 @@ class EmbeddedCluster:
         self._clock = SystemClock()
         self._agents: dict[str, asyncio.subprocess.Process] = {}
 
-    async def run(self, stop: asyncio.Event, on_ready: Callable[[], None]) -> None:
-        """Serve until `stop` is set. Raises: StokerError when it can't start, or when a part of it ended."""
+    async def run(
+        self, stop: asyncio.Event, on_ready: Callable[[], None], on_wait: Callable[[list[str]], None]
+    ) -> None:
+        """Serve until `stop` is set. `on_wait` is told the nodes that are still waited for (E4).
+
+        Raises: StokerError when it can't start, or when a part of it ended.
+        """
         ready, control_stop = asyncio.Event(), asyncio.Event()
         control = asyncio.create_task(
             run_control(
@@ -92,8 +101,17 @@ class EmbeddedCluster:
                 await control
                 return
             await self._start_agents()
-            on_ready()
-            await self._until(stop, control)
+            joining = asyncio.create_task(self._joined(on_ready, on_wait))
+            serving = asyncio.create_task(self._until(stop, control))
+            try:
+                await _first(serving, joining)
+                if joining.done():
+                    joining.result()  # it can't be said where nobody reads any more
+                await serving
+            finally:
+                for task in (joining, serving):
+                    task.cancel()
+                await asyncio.wait((joining, serving))
         finally:
             await self._end_agents()
             control_stop.set()
@@ -115,6 +133,25 @@ class EmbeddedCluster:
                     stderr=log,
                     start_new_session=True,  # Ctrl-C at the terminal is ours to pass on, once
                 )
+
+    async def _joined(self, on_ready: Callable[[], None], on_wait: Callable[[list[str]], None]) -> None:
+        """Say that the cluster is up once every node has joined (E4)."""
+        host = _LOOPBACK.get(self._shape.host, self._shape.host)
+        url = f"http://[{host}]" if ":" in host else f"http://{host}"
+        begun_s, told = self._clock.mono(), False
+        async with AsyncClient(f"{url}:{self._shape.http_port}", patience_s=0) as client:
+            while True:
+                missing = list(self._shape.node_names)
+                with suppress(StokerError):  # the control plane's own end is told by its task
+                    online = {node.name for node in await client.nodes() if node.online}
+                    missing = [name for name in missing if name not in online]
+                if not missing:
+                    on_ready()
+                    return
+                if not told and self._clock.mono() - begun_s > TOLD_AFTER_S:
+                    told = True
+                    on_wait(missing)
+                await self._clock.sleep(JOIN_LOOK_S)
 
     async def _until(self, stop: asyncio.Event, control: "asyncio.Task[None]") -> None:
         """An agent that ends by itself ends the cluster, with the last words of its log (E2)."""

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 import msgspec
@@ -23,6 +23,9 @@ from stoker.cli.foreground import run_until_signal
 from stoker.cli.wiring.embedded import EmbeddedCluster, EmbeddedSpec, kill_descendants
 from stoker.control.settings import is_loopback
 from stoker.wire.client import DEFAULT_SERVER
+
+NAMED_MAX: Final = 5
+"""Nodes that are named while they are waited for."""
 
 
 def run_up(
@@ -51,7 +54,11 @@ def run_up(
 
         async def body(stop: asyncio.Event) -> None:
             stopping = asyncio.create_task(_say_goodbye(stop))
-            await cluster.run(stop, lambda: _welcome(shape, real, temporary=where["data_dir"] is None))
+            await cluster.run(
+                stop,
+                lambda: _welcome(shape, real, temporary=where["data_dir"] is None),
+                lambda missing: _say_waits(shape, missing),
+            )
             stopping.cancel()
 
         with _flags_in_hints(shape):
@@ -135,6 +142,15 @@ def _welcome(shape: EmbeddedSpec, real: Mapping[str, int], *, temporary: bool) -
         warning = f"WARNING: whoever reaches {address} can run programs here as {_account()}: no token is wanted."
         click.secho(warning, fg="red", bold=True, err=True)
     say("Ctrl-C ends it.")
+
+
+def _say_waits(shape: EmbeddedSpec, missing: list[str]) -> None:
+    """Name nodes that haven't joined yet, and where to look for why."""
+    named = ", ".join(missing[:NAMED_MAX]) + (
+        f" and {len(missing) - NAMED_MAX} more" if len(missing) > NAMED_MAX else ""
+    )
+    logs = shape.data_dir / "nodes" / missing[0] / "agent.log"
+    click.echo(f"waiting for {named} to join; {shlex.quote(str(logs))} may say why it takes long", err=True)
 
 
 def _nodes(shape: EmbeddedSpec, real: Mapping[str, int]) -> str:

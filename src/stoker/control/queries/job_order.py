@@ -34,8 +34,15 @@ def _instant(at: Instant) -> Value:
 
 
 def _waited(job: Job, now: Instant) -> Value:
-    until = next((at for at in (job.started_at, job.ended_at) if at != NEVER), now)
-    return until - job.submitted_at
+    """Its newest wait: of a job that was preempted that to run on."""
+    attempts, over = job.attempts, job.ended_at != NEVER
+    if attempts and attempts[-1].ended_at != NEVER and not over:
+        return now - attempts[-1].ended_at
+    if len(attempts) < 2:  # then the job's times are those of its attempt
+        until = next((at for at in (job.started_at, job.ended_at) if at != NEVER), now)
+        return until - job.submitted_at
+    newest = attempts[-1]
+    return next((at for at in (newest.started_at, newest.ended_at) if at != NEVER), now) - attempts[-2].ended_at
 
 
 def _ran(job: Job, now: Instant) -> Value:

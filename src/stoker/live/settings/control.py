@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from stoker.brain.domain.errors import StokerError
 from stoker.brain.domain.policy import LEASE_MS_MAX, LEASE_MS_MIN, Policy
 from stoker.brain.domain.units import SECOND_MS, Range
 from stoker.brain.failover.timing import DEFAULT, FAST, Timing
@@ -34,9 +35,11 @@ from stoker.control.settings import (
 from stoker.live.settings.policy import PolicySettings, QuotaSettings
 from stoker.ports import LogSettings
 from stoker.wire.address import address_faults
+from stoker.wire.client.servers import parsed_servers
 
 PEERS_MAX: Final = 6
 """Every acknowledgement waits for all who are in sync; more than a few only slow each other down."""
+CLUSTERS_MAX: Final = 32
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,63}")
 LEASE_AUTO_S: Final = 600.0
 SILENCES_MIN: Final = 2
@@ -170,6 +173,56 @@ class FailoverSettings(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
 
+class OtherClusterSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Keys of one of `web.clusters`."""
+
+    servers: tuple[str, ...]
+    """URLs of its control planes, in any order. A token goes over https, or over http within this machine."""
+    token_file: str = ""
+    """File, an absolute path, with a token of role viewer of that cluster, read each time that it is asked; accounts
+    other than its owner and group may not read it. Empty = that cluster wants none."""
+    ca_file: str = ""
+    """File, an absolute path, with the authority that its servers are verified against, as PEM. Empty = the one that
+    the token names, or else those of this system."""
+    page: str = ""
+    """Address at which people have its pages. Empty = the first of `servers`."""
+
+    @property
+    def url(self) -> str:
+        """Address of its pages."""
+        return (self.page or self.servers[0]).rstrip("/")
+
+    def faults(self) -> list[str]:
+        found = [] if self.servers else ["servers: there are none"]
+        for server in self.servers:
+            try:
+                parsed_servers(server)
+            except StokerError as fault:
+                found.append(f"servers: {fault.refusal.message}")
+        for key, path in (("token_file", self.token_file), ("ca_file", self.ca_file)):
+            if path and not path.startswith("/"):
+                found.append(f"{key}: {path[:80]!r} isn't an absolute path")
+        if self.page and not _is_url(self.page):
+            found.append(f"page: {self.page[:80]!r} isn't https://HOST:PORT")
+        return found
+
+
+class WebSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Section `web`."""
+
+    clusters: dict[str, OtherClusterSettings] = {}
+    """Other clusters that the page `/clusters` shows beside this one, each by a name. They are asked while somebody
+    looks. Empty = none."""
+
+    def faults(self) -> list[str]:
+        found = [f"clusters: {name}.{fault}" for name, each in self.clusters.items() for fault in each.faults()]
+        wrong = [name for name in self.clusters if not _NAME.fullmatch(name)]
+        found += [f"clusters: {name[:80]!r} may have letters, digits, `.`, `_` and `-`, 63 at most" for name in wrong]
+        if len(self.clusters) > CLUSTERS_MAX:
+            found.append(f"clusters: {len(self.clusters)} are more than {CLUSTERS_MAX}")
+        return found
+
+
 class ControlSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of one control plane."""
 
@@ -197,6 +250,7 @@ class ControlSettings(msgspec.Struct, frozen=True, kw_only=True):
     output: OutputSettings = OutputSettings()
     quota: QuotaSettings = QuotaSettings()
     policy: PolicySettings = PolicySettings()
+    web: WebSettings = WebSettings()
     log: LogSettings = LogSettings()
 
     @property

@@ -32,17 +32,8 @@ if (job) {
       const changed = Object.entries(told ?? {}).filter(([name, value]) => value !== was[name]);
       if (changed.length) patch(Object.fromEntries(changed.map(([name, value]) => [name, NUMBERS.includes(name) ? Number(value) : value])));
     }
-    if (event.target.id === "again") {
-      try {
-        const body = JSON.parse(event.target.dataset.body);
-        if (event.target.dataset.script) body.script = (await rest("GET", `/api/v1/jobs/${encodeURIComponent(id)}/script`)).script;
-        sessionStorage.setItem("stoker-again", JSON.stringify(body));
-        sessionStorage.removeItem("stoker-draft?again=1");
-        location.assign("/submit?again=1");
-      } catch (fault) {
-        say(fault.message, true);
-      }
-    }
+    // The link works by itself; what was typed there before is of another try.
+    if (event.target.id === "again") sessionStorage.removeItem(`stoker-draft${event.target.search}`);
   });
   async function patch(body) {
     try {

@@ -1,6 +1,8 @@
 // Output of a task as it comes: ANSI colours, a bound on what the page keeps, a search in what is there.
 // It is read by its place in bytes, answer by answer, so that a cut connection, a page that was hidden or a control plane
 // that was away go on where they were. Text becomes text nodes, never marks, so whatever a job writes stays text.
+import { backoff_ms } from "./backoff.js";
+
 const LINES_MAX = 20000; // lines kept; older ones are dropped from the page, and said so
 const BLOCK = 200; // lines of one element, so that a browser lays out only those in sight
 const TAIL_BYTES = 1048576; // of an output that is there already
@@ -12,7 +14,6 @@ const LINE_MAX = 8192; // characters of one line; the rest of it begins another
 const WAIT_S = 20; // of one answer for more
 const ANSWER_MS_MAX = 60000; // a connection that died while the machine slept tells nobody
 const PACE_MS = 250; // between two answers of little
-const BACK_MS = [500, 1000, 2000, 5000]; // between tries while nothing can be had
 const PASSING = ["rate_limited", "not_active", "not_started", "node_unreachable", "too_many_streams"];
 
 export const bytesIn = (count) => (count < 1024 ? `${count} B` : count < 1048576 ? `${(count / 1024).toFixed(1)} KiB` : `${(count / 1048576).toFixed(1)} MiB`);
@@ -118,7 +119,7 @@ export class Output {
         if (signal.aborted) return;
         if (got === null) return (this.reading = false);
         if (got < 0) {
-          await pause(BACK_MS[Math.min(tries++, BACK_MS.length - 1)] * (0.75 + Math.random() / 2));
+          await pause(backoff_ms(tries++));
           continue;
         }
         tries = 0;

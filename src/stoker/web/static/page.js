@@ -333,7 +333,7 @@ export function question({ title, lines = [], text, field, fields, yes = "Yes", 
 
 // -- keys -----------------------------------------------------------------------------------------------------------------------
 
-const PLACES = { c: "/", q: "/queue", s: "/submit", n: "/nodes", t: "/timeline", a: "/activity", u: "/tenants", p: "/control" };
+const PLACES = { c: "/", q: "/queue", s: "/submit", n: "/nodes", t: "/timeline", a: "/activity", u: "/tenants", p: "/control", o: "/clusters" };
 let goes = false;
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey) return;

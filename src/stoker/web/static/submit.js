@@ -111,9 +111,8 @@ if (form) {
     if (field.tagName === "SELECT" && ![...field.options].some((each) => each.value === String(value))) field.add(new Option(value));
     field.value = value;
   };
-  const again = new URLSearchParams(location.search).get("again") && sessionStorage.getItem("stoker-again");
-  if (again) {
-    const job = JSON.parse(again);
+  if (form.dataset.again) {
+    const job = JSON.parse(form.dataset.again);
     if (Array.isArray(job.command)) words = job.command;
     set("command", shellLine(job.command));
     set("gpus", job.gpu_share ?? job.gpu_count ?? 0);
@@ -143,8 +142,7 @@ if (form) {
     sessionStorage.setItem(draft, JSON.stringify(Object.fromEntries(typed)));
   });
   document.getElementById("submit-clear").addEventListener("click", () => {
-    sessionStorage.removeItem(draft);
-    location.assign("/submit");
+    for (const each of [draft, DRAFT]) sessionStorage.removeItem(each);
   });
   form.addEventListener("input", () => {
     show();

@@ -1,4 +1,5 @@
 // A terminal in a task, over the session protocol that docs/explanation/terminals.md describes.
+import { backoff_ms } from "./backoff.js";
 import { rest } from "./page.js";
 
 const STDIN = 0, STDOUT = 1, STDERR = 2, CONTROL = 3;
@@ -122,7 +123,7 @@ class Session {
         if (this.first && this.tries > 2) return this.finish("the terminal can't be opened");
       }
       if (event.code === 1008) return this.finish(event.reason || "it was refused");
-      const wait_ms = Math.min(5000, 500 * 2 ** this.tries++);
+      const wait_ms = backoff_ms(this.tries++);
       this.say(`The connection was cut; it is tried again in ${Math.round(wait_ms / 100) / 10} s. What runs in the terminal goes on.`);
       setTimeout(() => !this.over && this.connect(), wait_ms);
     };

@@ -1,7 +1,8 @@
 // One stream of ticks for all pages of this browser: the page that holds the lock has it, and passes each tick on.
 // A browser keeps six connections to one server, so ten pages with a stream each would leave none for anything else.
+import { backoff_ms } from "./backoff.js";
+
 const SILENT_MS = 12000; // two beats and a bit
-const BACK_MS = [500, 1000, 2000, 4000, 5000];
 const SESSION_MS = 5000; // between two looks at whether somebody has signed in again
 
 export function follow(hear) {
@@ -14,10 +15,11 @@ export function follow(hear) {
   let opened = 0;
   let looked = 0;
   let tries = 0;
+  let cut = false; // the stream was, and what happened meanwhile wasn't told
 
   function take(told) {
+    const was = lost || told.cut || performance.now() - heard > SILENT_MS;
     heard = performance.now();
-    const was = lost;
     lost = false;
     over ||= told.ended;
     hear.tick(told);
@@ -30,12 +32,14 @@ export function follow(hear) {
     opened = performance.now();
     mine.onmessage = (message) => {
       tries = 0;
-      const told = { ...JSON.parse(message.data), holds };
+      const told = { ...JSON.parse(message.data), holds, cut };
+      cut = false;
       channel?.postMessage(told);
       take(told);
       if (told.ended) mine.close();
     };
     mine.onerror = () => {
+      cut = true;
       // Only of a connection that was cut a browser tries again by itself; of a refusal it doesn't.
       if (mine === source && mine.readyState === EventSource.CLOSED) again();
     };
@@ -44,8 +48,8 @@ export function follow(hear) {
   async function again() {
     const mine = source;
     mine.close();
-    const wait_ms = BACK_MS[Math.min(tries++, BACK_MS.length - 1)];
-    await new Promise((done) => setTimeout(done, wait_ms * (0.75 + Math.random() / 2)));
+    const wait_ms = backoff_ms(tries++);
+    await new Promise((done) => setTimeout(done, wait_ms));
     const status = await sessionStatus();
     if (mine !== source || over) return;
     if (status === 401) {
@@ -81,7 +85,7 @@ export function follow(hear) {
     open();
   }
 
-  setInterval(async () => {
+  const look = async () => {
     const now = performance.now();
     if (over) {
       // Whoever signs in on another page has all pages back.
@@ -95,5 +99,7 @@ export function follow(hear) {
     // A connection that died while the machine slept tells nobody, and a page that holds the stream may be frozen:
     // a page that is looked at opens one anew, by itself.
     if (!document.hidden && now - opened > SILENT_MS) open();
-  }, 1000);
+  };
+  setInterval(look, 1000);
+  document.addEventListener("resume", look); // of a page that the browser froze
 }

@@ -90,15 +90,21 @@ class AsyncConnection:
         with suppress(OSError):
             await self._writer.wait_closed()
 
-    async def exchange(self, request: http.Request, token: str) -> tuple[http.Reply, bool]:
-        """Send a request, and return its answer and whether the connection may be kept. Raises: AnswerLost."""
+    async def exchange(
+        self, request: http.Request, token: str, bytes_max: int = http.ANSWER_BYTES_MAX
+    ) -> tuple[http.Reply, bool]:
+        """Send a request, and return its answer and whether the connection may be kept.
+
+        Raises: AnswerLost; StokerError `bad_answer` where it has more bytes.
+        """
         self.begun = False
         try:
             self._writer.write(http.request_bytes(self.server, request, token))
             await self._drained()
             head = await drive(http.read_head(), self._read)
             self.begun = True
-            return http.Reply(head.status, head.headers, await drive(http.read_body(head), self._read)), head.keep
+            body = await drive(http.read_body(head, bytes_max), self._read)
+            return http.Reply(head.status, head.headers, body), head.keep
         except OSError as fault:
             raise http.AnswerLost(str(fault) or type(fault).__name__) from fault
 
@@ -173,6 +179,8 @@ class AsyncTransport(RequestSender):
         super().__init__(
             *(servers,), credentials=credentials, answer_s=answer_s, patience_s=patience_s, pause=pause, notify=notify
         )
+        self.answer_bytes_max = http.ANSWER_BYTES_MAX
+        """A longer answer is refused as `bad_answer`."""
         self._idle: list[AsyncConnection] = []
         self._turns = asyncio.Semaphore(CONNECTIONS_MAX)
         self._waiting = asyncio.Semaphore(WAITING_MAX)
@@ -265,8 +273,8 @@ class AsyncTransport(RequestSender):
         """The answer, and whether the connection may be kept. Raises: AnswerLost, also as soon as another server says
         that it is active."""
         if not self._servers.several:
-            return await connection.exchange(turn.request, self._proof.token)
-        exchange = asyncio.ensure_future(connection.exchange(turn.request, self._proof.token))
+            return await connection.exchange(turn.request, self._proof.token, self.answer_bytes_max)
+        exchange = asyncio.ensure_future(connection.exchange(turn.request, self._proof.token, self.answer_bytes_max))
 
         async def look(wanted: float | SplitResult) -> bool:
             if isinstance(wanted, float):
@@ -308,7 +316,7 @@ class AsyncTransport(RequestSender):
             async with asyncio.timeout(http.PROBE_S):
                 connection = await self._dialled(server, http.PROBE_S)
                 try:
-                    reply, _ = await connection.exchange(http.PROBE, "")
+                    reply, _ = await connection.exchange(http.PROBE, "", self.answer_bytes_max)
                 finally:
                     connection.close()
         except (OSError, http.Unreachable, http.AnswerLost, StokerError):

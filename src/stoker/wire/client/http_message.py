@@ -5,7 +5,8 @@ command line more to import than its answer takes, and there is none for event l
 yields how many bytes it wants next, LINE for a line, and is sent at most so many: fewer at the end only. `retry` says
 what a lost or a bad answer leads to.
 
-Limits: an answer has ANSWER_BYTES_MAX bytes, its head HEADERS_MAX lines.
+Limits: an answer has ANSWER_BYTES_MAX bytes, or as many as whoever asks wants at most, its head and its trailers
+HEADERS_MAX lines each, and INTERIM_MAX that say that it isn't there yet come before it.
 """
 
 import os
@@ -34,6 +35,7 @@ stopped, or whose network was cut, takes a request and never answers it."""
 LINE: Final = 0
 LINE_BYTES_MAX: Final = 64 * 1024
 HEADERS_MAX: Final = 100
+INTERIM_MAX: Final = 10
 SWITCHING: Final = 101
 """Another protocol follows, which is no answer to go past."""
 _EMPTY: Final = (204, 304)
@@ -165,18 +167,19 @@ class Head(NamedTuple):
 
 def read_head() -> Generator[int, bytes, Head]:
     """Read the head of an answer. Raises: AnswerLost; NoHttp where it is none; NotProved where it is of TLS."""
-    status, protocol = 100, ""
+    status, protocol, interim = 100, "", -1
     headers: dict[str, str] = {}
     while status < 200 and status != SWITCHING:
+        interim += 1
+        if interim > INTERIM_MAX:
+            raise NoHttp(_NO_HTTP)
         protocol, _, rest = (yield from _first_line()).partition(" ")
         if not protocol.startswith("HTTP/1."):
             raise NoHttp(_NO_HTTP)
         status, headers = _number(rest[:3]), {}
-        while line := (yield from _line()):
+        for line in (yield from _lines()):
             name, _, value = line.partition(":")
             headers[name.strip().lower()] = value.strip()
-            if len(headers) > HEADERS_MAX:
-                raise NoHttp(_NO_HTTP)
     ends = status in _EMPTY or "content-length" in headers or "transfer-encoding" in headers
     keep = ends and protocol != "HTTP/1.0" and headers.get("connection", "").lower() != "close"
     return Head(status, headers, keep)
@@ -199,8 +202,7 @@ class AnswerBody:
             self.left = _number((yield from _line()).partition(";")[0], 16)
             if not self.left:
                 self._chunked = False
-                while (yield from _line()):
-                    pass  # trailers
+                yield from _lines()  # trailers
         wanted = most if self.left is None else min(most, self.left)
         data = (yield wanted) if wanted else b""
         if self.left is not None:
@@ -212,17 +214,17 @@ class AnswerBody:
         return data
 
 
-def read_body(head: Head) -> Generator[int, bytes, bytes]:
+def read_body(head: Head, bytes_max: int = ANSWER_BYTES_MAX) -> Generator[int, bytes, bytes]:
     """Read a body whole. Raises: AnswerLost; StokerError `bad_answer` where it is too long."""
     body = AnswerBody(head)
-    pieces, room = list[bytes](), ANSWER_BYTES_MAX
+    pieces, room = list[bytes](), bytes_max
     if (body.left or 0) > room:
-        raise answer_too_long(head.status)
+        raise answer_too_long(head.status, bytes_max)
     while piece := (yield from body.read(room + 1)):
         pieces.append(piece)
         room -= len(piece)
         if room < 0:
-            raise answer_too_long(head.status)
+            raise answer_too_long(head.status, bytes_max)
     return b"".join(pieces)
 
 
@@ -232,6 +234,16 @@ def _first_line() -> Generator[int, bytes, str]:
         hint = "write https:// before its name; `stoker login https://HOST:PORT --token T` learns whom to trust"
         raise NotProved(refuse("tls_wanted", "what answers there speaks TLS, and http:// was asked for", hint))
     return _text_of(data)
+
+
+def _lines() -> Generator[int, bytes, list[str]]:
+    """Read the lines before an empty one."""
+    lines = list[str]()
+    while line := (yield from _line()):
+        lines.append(line)
+        if len(lines) > HEADERS_MAX:
+            raise NoHttp(_NO_HTTP)
+    return lines
 
 
 def _line() -> Generator[int, bytes, str]:
@@ -296,5 +308,5 @@ def bad_answer(reply: Reply) -> StokerError:
     return refusal_error("bad_answer", why, hint, status=reply.status)
 
 
-def answer_too_long(status: int) -> StokerError:
-    return bad_answer(Reply(status, _NO_HEADERS, b"longer than 64 MiB"))
+def answer_too_long(status: int, bytes_max: int = ANSWER_BYTES_MAX) -> StokerError:
+    return bad_answer(Reply(status, _NO_HEADERS, b"longer than %d bytes" % bytes_max))

@@ -5,6 +5,16 @@ from typing import Literal
 import msgspec
 
 
+class FreeGpusView(msgspec.Struct, frozen=True, kw_only=True):
+    """Whole GPUs of one model that new work could have now. A quota or a reservation may still keep a job waiting."""
+
+    model: str
+    free_gpus: int
+    """On all nodes that take new work."""
+    most_on_node: int
+    """On the one of them that has most: as many as a task can have."""
+
+
 class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     """The MVP's seven numbers, and ours beside them. Jobs are those still remembered.
 
@@ -34,6 +44,11 @@ class ClusterView(msgspec.Struct, frozen=True, kw_only=True):
     position: int
     version: str
     last_pass_age_s: float
+    free_by_model: list[FreeGpusView] = []
+    """By model; of models of which none is free, nothing."""
+    longest_wait_s: int | None = None
+    """For how long the oldest job has waited that may be placed: since it was submitted, or was told to begin. Null =
+    none waits."""
 
 
 class HealthView(msgspec.Struct, frozen=True, kw_only=True):

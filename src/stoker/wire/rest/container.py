@@ -11,6 +11,8 @@ def options_of(
     mounts: Sequence[str], shm_mb: int, network: Network | None, entrypoint: str | None
 ) -> ContainerOptions | None:
     """Return what a submit says of its container; None = nothing. Raises: StokerError `bad_mount`."""
+    if not (mounts or shm_mb or network or entrypoint is not None):
+        return None
     options = ContainerOptions(
         mounts=tuple(map(parse_mount, mounts)), shm_mb=shm_mb, network=network or Network.HOST, entrypoint=entrypoint
     )

@@ -332,14 +332,14 @@ class JobListView(msgspec.Struct, frozen=True, kw_only=True):
     next: str | None
 
 
-def reason_view(reason: Reason, job: str, *, forgotten: bool = False) -> ReasonView:
-    """`job`: the id that its hint names."""
-    return ReasonView(reason.code, describe(reason), hint_for(reason, job=job, forgotten=forgotten), reason.facts)
+def reason_view(reason: Reason, shown: JobDetails) -> ReasonView:
+    hint = hint_for(reason, job=shown.job.label, name=shown.job.spec.name, forgotten=shown.forgotten)
+    return ReasonView(reason.code, describe(reason), hint, reason.facts)
 
 
 def _reason_of(shown: JobDetails, reason: Reason) -> ReasonView:
     if shown.sight is not Sight.REDUCED:
-        return reason_view(reason, shown.job.label, forgotten=shown.forgotten)
+        return reason_view(reason, shown)
     # The facts may name nodes, users and other jobs, and the sentence repeats them.
     return ReasonView(reason.code, JOB_STATES[shown.state].meaning, "", {})
 

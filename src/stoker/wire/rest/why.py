@@ -136,6 +136,8 @@ class WhyView(msgspec.Struct, frozen=True, kw_only=True):
     alternatives: list[AlternativeView] = []
     """Changes with which a pass over the state of this moment would start it, those first that change least; each was
     tried. Empty = none was found, or a pass of this cluster takes too long to try any."""
+    warnings: list[str] = []
+    """Guarantees of its tenant, or of those above, that the cluster is too small for, while it waits for GPUs."""
 
 
 class PreviewView(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,12 +166,13 @@ class WaitDetails(NamedTuple):
     fits_by: Instant | None = None
     reservation: Reservation | None = None
     alternatives: Sequence[Alternative] = ()
+    warnings: Sequence[str] = ()
 
 
 def why_view(shown: JobDetails, waits: WaitDetails) -> WhyView:
     place = waits.place
     label = shown.job.label
-    reason = reason_view(shown.reason, label, forgotten=shown.forgotten) if shown.reason else None
+    reason = reason_view(shown.reason, shown) if shown.reason else None
     return WhyView(
         id=label,
         state=shown.state,
@@ -189,6 +192,7 @@ def why_view(shown: JobDetails, waits: WaitDetails) -> WhyView:
         starts_by=iso(waits.reservation.at) if waits.reservation else None,
         starts_on=list(waits.reservation.nodes) if waits.reservation else [],
         alternatives=[alternative_view(each) for each in waits.alternatives],
+        warnings=list(waits.warnings),
     )
 
 

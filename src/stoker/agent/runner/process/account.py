@@ -161,6 +161,12 @@ def error_text(error: OSError) -> str:
     return f"{error.strerror} ({errno.errorcode.get(error.errno or 0, error.errno)})"
 
 
+def fault_text(error: OSError) -> str:
+    """Return the error of a system call of this process in words, with the file it is about."""
+    place = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
+    return place + error_text(error) if error.strerror else str(error)
+
+
 def is_of(folder: str, uid: int) -> bool:
     """Return True for a real folder of that account. Raises OSError."""
     seen = os.lstat(folder)

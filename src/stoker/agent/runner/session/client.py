@@ -64,10 +64,13 @@ class SessionClient:
         return session.full_s + STALL_S if session.main else NEVER
 
 
-def opening_fault(opening: Opening, task: RunnerTask | None, of_task: int, of_all: int) -> tuple[str, str] | None:
+def opening_fault(
+    opening: Opening, task: RunnerTask | None, of_task: int, of_all: int, *, has_files: bool
+) -> tuple[str, str] | None:
     """Return code and words of why a session that isn't there can't begin; None = it can.
 
-    `of_task` and `of_all`: programs that are executed now, in this task and in all.
+    `of_task` and `of_all`: programs that are executed now, in this task and in all. `has_files`: the runner
+    may have more files open than tasks need.
     """
     if task is None or task.phase != RUNNING or task.answer >= 0:
         what = "has ended" if task is None or task.phase == ENDING else "has no process yet"
@@ -82,6 +85,8 @@ def opening_fault(opening: Opening, task: RunnerTask | None, of_task: int, of_al
         return "too_many_sessions", f"{TASK_SESSIONS_MAX} sessions are open in this task, the most it may have"
     if of_all >= SESSIONS_MAX:
         return "too_many_sessions", f"{SESSIONS_MAX} sessions are open on this node, the most it has"
+    if not has_files:
+        return "too_many_sessions", "this node's runner may have too few files open (`ulimit -n`) for one more session"
     return None
 
 

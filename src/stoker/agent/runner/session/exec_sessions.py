@@ -13,8 +13,8 @@ Rules: Z1  a program that is executed in a task gets the task's account, groups,
            `session_gone_s` in which its program didn't heed the SIGHUP and no client came
        Z4  a client that says what is no frame is left, and so is one of a task's own terminal whose window has been
            full for `STALL_S`: the task doesn't wait for who looks on
-       Z5  at most `TASK_SESSIONS_MAX` of one task and `SESSIONS_MAX` of all are open; one more is refused. Terminals of
-           tasks are not counted: without theirs these could not start
+       Z5  at most `TASK_SESSIONS_MAX` of one task and `SESSIONS_MAX` of all are open; one more is refused, as
+           is one that takes files which tasks need to start. Terminals of tasks, which need them to start, don't count
        Z6  the end of a session is kept for `session_gone_s` for a client whose connection broke, if there is room
 """
 
@@ -325,7 +325,8 @@ class ExecSessions:
         task = self._tasks.get(opening["key"])
         session = self._sessions.get((opening["key"], opening["session"]))
         if session is None:
-            fault = opening_fault(opening, task, self._places(opening["key"]), self._places(""))
+            room = self._settings.has_files_for_session(len(self._tasks))
+            fault = opening_fault(opening, task, self._places(opening["key"]), self._places(""), has_files=room)
             if fault or task is None:
                 self._refuse(client, *(fault or ("not_running", "the task is over")))
                 return
