@@ -235,7 +235,7 @@ def test_a_control_planes_machine_that_was_away_for_ten_minutes_ends_no_job_earl
         assert max(steps_s, default=0.0) > AWAY_S - 10, "time limits count neither sleep nor pause"
 
 
-@pytest.mark.parametrize("off_s", [-HOUR_S, HOUR_S])
+@pytest.mark.parametrize("off_s", [-HOUR_S, pytest.param(HOUR_S, marks=if_many)])
 def test_a_control_plane_that_started_with_a_clock_an_hour_off_follows_it_when_it_is_set_right(
     off_s: float, tmp_path: Path, made: Template
 ) -> None:
