@@ -263,6 +263,8 @@ class GpuNumbers:
                     free_on = [free[name] for name in node_class.names if name in free]
                     rows = known[node_class] = CapacityRows(cache.rows_of(free_on, by_count=by_count))
                 found.append(rows)
+        if cache.candidates.admitted.everywhere:  # of which there is one: then fewer parts are better
+            return [CapacityRows([*chain.from_iterable([part.rows for part in found])])]
         return found
 
 

@@ -124,9 +124,22 @@ class ReadyByClass(dict[NodeClass, ReadyCapacity]):
         row = self[node_class] = ReadyCapacity(slots, has.cpus, has.memory_mb, ready)
         return row
 
+    def hold(self, demand: Demand, classes: Iterable[NodeClass]) -> bool:
+        """Return whether the ready nodes of these classes would hold a demand with these GPUs if nothing ran there."""
+        tasks, cpus, memory_mb, found = demand.tasks, demand.cpus, demand.memory_mb, 0
+        for here, has_cpus, has_memory, nodes in map(self.__getitem__, classes):
+            if cpus and here * cpus > has_cpus:
+                here = has_cpus // cpus
+            if memory_mb and here * memory_mb > has_memory:
+                here = has_memory // memory_mb
+            found += here * nodes
+            if found >= tasks:
+                return True
+        return False
+
 
 class ReadyTasks(dict[NodeClass, int]):
-    """Tasks of one demand that the ready nodes of classes would hold if nothing ran there, however many it has."""
+    """Tasks of one demand that the ready nodes of each class would hold: what `hold` adds up, for all selections."""
 
     def __init__(self, ready: ReadyByClass, demand: Demand) -> None:
         super().__init__()
@@ -172,7 +185,7 @@ class Satisfiability:
 
     def never(self, demand: Demand) -> Reason | None:
         """Return why the nodes that are ready wouldn't hold it even if they were empty; None when they would."""
-        holds = ReadyTasks(self._ready, demand).hold(demand.tasks, self._cache.candidates.admitted.classes)
+        holds = self._ready.hold(demand, self._cache.candidates.admitted.classes)
         return None if holds else self._why(demand)
 
     def _why(self, demand: Demand) -> Reason:
