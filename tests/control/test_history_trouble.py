@@ -5,11 +5,11 @@ import asyncio
 import pytest
 
 from stoker.brain.domain.array import JobRef
-from stoker.brain.domain.ids import Position
+from stoker.brain.domain.ids import JOB_ID_MAX, JobId, Position
 from stoker.brain.domain.lifecycle import JobState
 from stoker.brain.state.commands import Requeue
 from stoker.control import snapshots
-from stoker.ports import HistoryMark
+from stoker.ports import HistoryFailed, HistoryMark
 from tests.control.history_stage import FORGETFUL, FULL, archive_of, crash, run_one, worker
 from tests.control.stage import ANNA, stage, virtual
 from tests.rig.sim_history import SimArchive, SimHistory
@@ -255,6 +255,8 @@ async def test_r5_a_history_of_another_cluster_is_left_alone() -> None:
         assert "another" in s.control.history.fault
         assert "To recover" in s.control.history.fault
         assert (disk.archive.mark, disk.archive.jobs) == (other, {})
+        with pytest.raises(HistoryFailed, match="that of cluster another"):  # its jobs are other people's
+            await s.control.history.store.ids(None, JobId(JOB_ID_MAX), 10)
         disk.archive.mark = HistoryMark()  # moved away by a person
         await s.pause(70)
         assert s.control.history.fault == ""

@@ -8,8 +8,9 @@ Rules: R1  only what is durable is written: the history is never ahead of the lo
        R3  notes that no longer fit are dropped, and the history is filled anew from the state as soon as it can be
            written: what the state had forgotten by then is missing, and that is told
        R4  the same after a start whose snapshot is newer than the history
-       R5  a history of another cluster is left alone; one that is ahead of a log that was put back is put back too, and
-           filled anew: a job that had ended, was requeued and ended anew has lost its earlier end there
+       R5  a history of another cluster is left alone, and nothing is answered from it; one that is ahead of a log that
+           was put back is put back too, and filled anew: a job that had ended, was requeued and ended anew has lost its
+           earlier end there
        R6  of several control planes that share one history the active one writes what happened, under its epoch; the
            others drop what it has written, write their own refusals, and answer reads from the same rows
 Limits: `notes_max` notes wait, about 10 MiB beside what the state holds anyway; for the rest see R3.
@@ -77,7 +78,9 @@ class Recorder:
         notes_max: int = NOTES_MAX,
     ) -> None:
         """`state` is the newest snapshot's; facts after it are noted as they are applied."""
-        self.store = store
+        self._store = store
+        self._foreign = ""
+        """Why it is another cluster's; empty = it isn't known to be."""
         self.trail = AuditTrail(state, ports.telemetry)
         self.shipper = AuditShipper(self.trail, ports.audit_sink, ports) if ports.audit_sink is not None else None
         self.fault = ""
@@ -103,6 +106,13 @@ class Recorder:
         self._news = asyncio.Event()
         self._retry_s = RETRY_FIRST_S
         self._committer: Committer | None = None
+
+    @property
+    def store(self) -> History:
+        """Raises: HistoryFailed while it is another cluster's (R5)."""
+        if self._foreign:
+            raise HistoryFailed(self._foreign)
+        return self._store
 
     # -- noting ----------------------------------------------------------------------------------------------------
 
@@ -154,7 +164,7 @@ class Recorder:
             return
         try:
             async with self._turn:
-                mark = await self.store.open()
+                mark = await self._store.open()
                 if mark.cluster_id in ("", self._state.cluster_id) and mark.position >= self._covered:
                     self._drop_known(mark)
                     while self._writes and self._waits_through(self._durable):
@@ -192,7 +202,7 @@ class Recorder:
 
     async def run(self) -> None:
         """Write what is durable until cancelled, with pauses that grow while the history can't be written."""
-        self._met = self._met and not self.store.shared  # whoever was active before may have written since
+        self._met = self._met and not self._store.shared  # whoever was active before may have written since
         self._news.set()
         while True:
             await self._news.wait()
@@ -281,7 +291,7 @@ class Recorder:
             await self.store.add(rows)
             self.trail.added(rows)
         for tries in range(LOOKS_MAX):
-            self._drop_known(self._ours(await self.store.mark()))
+            self._drop_known(self._ours(await self._store.mark()))
             if position is None or not self._is_owed(position):
                 break
             if tries == LOOKS_MAX - 1:
@@ -306,13 +316,13 @@ class Recorder:
     @property
     def _writes(self) -> bool:
         """Are we the one that writes what happened (R6)?"""
-        if not self.store.shared:
+        if not self._store.shared:
             return True
         return self._committer is not None and self._committer.following is None
 
     @property
     def _epoch(self) -> Epoch | None:
-        return self._state.epoch if self.store.shared else None
+        return self._state.epoch if self._store.shared else None
 
     @property
     def _durable(self) -> Position:
@@ -351,11 +361,11 @@ class Recorder:
         """Find out what the store has, once and after each failure (R5)."""
         if self._met:
             return
-        mark = self._ours(await self.store.open())
+        mark = self._ours(await self._store.open())
         if self._writes and mark.position > self._durable:
             self._telemetry.warn("history_put_back", ahead=mark.position, position=self._durable)
             mark = await self.store.rewind(HistoryMark(cluster_id=self._state.cluster_id, position=self._durable))
-        self.trail.slot = self.store.writer_slot if self.store.shared else None
+        self.trail.slot = self._store.writer_slot if self._store.shared else None
         self._drop_known(mark)
         self._pruned = max(self._pruned, await self._newest_forgotten())
         self._pruned_known = True
@@ -364,12 +374,12 @@ class Recorder:
     def _ours(self, mark: HistoryMark) -> HistoryMark:
         """Refuse the history of another cluster. Raises: HistoryFailed."""
         ours = self._state.cluster_id
-        follows_from_nothing = self.store.shared and not ours
+        follows_from_nothing = self._store.shared and not ours
         if mark.cluster_id not in ("", ours) and not follows_from_nothing:
-            raise HistoryFailed(
-                f"the history is that of cluster {mark.cluster_id}, and this one is {ours}. "
-                f"To recover: {self.store.way_out}"
-            )
+            words = f"the history is that of cluster {mark.cluster_id}, and this one is {ours}"
+            self._foreign = f"{words}. To recover: {self._store.way_out}"
+            raise HistoryFailed(self._foreign)
+        self._foreign = ""
         return mark
 
     def _drop_known(self, mark: HistoryMark) -> None:

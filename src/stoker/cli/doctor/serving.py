@@ -360,7 +360,8 @@ def history(meters: Meters) -> Iterator[CheckResult]:
     ok, waiting = meters.value("stoker_history_ok"), meters.value("stoker_history_waiting")
     if ok == 0:
         fix = (
-            "see `history_failed` in the control plane's log: most often the disk of data_dir, or the database, is full"
+            "see `history_failed` in the control plane's log: most often the disk of data_dir, or the database, is "
+            "full, or it is another cluster's"
         )
         yield doubtful(f"what ended can't be written to the history; {waiting or 0:.0f} notes wait", fix)
     else:
