@@ -27,7 +27,7 @@ def test_cancel_of_a_part_is_exact_and_the_rest_runs_to_the_end_beside_other_job
         now = _members(client, array)
         cancelled = now["cancelled"] + now.get("stopping", 0)
         early = MEMBERS - kept - cancelled  # of those, on a quick machine, so many had run before they were cancelled
-        assert 0 <= early <= max(0, now.get("succeeded", 0) - kept), "and no others are spared"
+        assert 0 <= early <= now.get("succeeded", 0), "and no others are spared"
         until(lambda: client.job(array).state.value in ("succeeded", "cancelled"), 120, "the array to end")
         ended = _members(client, array)
         assert ended == {"total": MEMBERS, "succeeded": kept + early, "cancelled": cancelled}
