@@ -56,6 +56,7 @@ from stoker.agent.node_health import NodeChecks, NodeHealth
 from stoker.agent.ports import AgentPorts, LinkDown, LinkRefused
 from stoker.agent.runner.process.kernel import give_back_memory
 from stoker.agent.runner.process.procfs import kill_marked, process_name, threads_of
+from stoker.agent.runner.protocol import CHECKPOINTS_NAME
 from stoker.agent.runner.site_program import program_fault
 from stoker.agent.runner_socket import RunnerSocket
 from stoker.agent.settings import AgentSettings, job_limits
@@ -396,7 +397,7 @@ def _rules(settings: AgentSettings) -> TaskRules:
 
 def _folders(settings: AgentSettings, clock: Clock) -> CheckpointFolders:
     executor = settings.executor
-    root = Path(executor.checkpoint_dir) if executor.checkpoint_dir else settings.data_dir / "checkpoints"
+    root = Path(executor.checkpoint_dir) if executor.checkpoint_dir else settings.data_dir / CHECKPOINTS_NAME
     keep_s, bytes_max = executor.checkpoint_days * 86_400.0, executor.checkpoint_max_gb << 30
     return CheckpointFolders(root.absolute(), clock, keep_s=keep_s, bytes_max=bytes_max)
 

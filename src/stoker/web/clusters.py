@@ -89,11 +89,7 @@ class OtherClusters:
     """Last answers of other clusters, and the questions that are on their way."""
 
     def __init__(self, clusters: Sequence[OtherCluster], clock: Clock) -> None:
-        self._clock = clock
         self._all = [_Known(each, clock) for each in clusters]
-
-    def __len__(self) -> int:
-        return len(self._all)
 
     async def rows(self, own_id: str) -> list[ClusterRow]:
         """Return how they are; they are asked if it is time (U2, U3)."""

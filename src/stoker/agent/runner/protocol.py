@@ -180,6 +180,8 @@ SOCKET_NAME: Final = "runner.sock"
 LOCK_NAME: Final = "runner.lock"
 LOG_NAME: Final = "runner.log"
 SPOOL_NAME: Final = "output"
+CHECKPOINTS_NAME: Final = "checkpoints"
+"""Where the agent has the folders for checkpoints unless its settings name another place."""
 ENGINE_FAULT: Final = "the container engine of this node: "
 """How a reason begins that is no fault of the job, by the client of an engine."""
 _LENGTH_BYTES: Final = 4

@@ -165,8 +165,8 @@ class RunnerTask:
         if self.status is not None and self.cause in ("exited", "stopped"):
             code = os.waitstatus_to_exitcode(self.status)
             exit_code, number = (code, 0) if code >= 0 else (None, -code)
-        copied = self.copier is not None and self.spool is not None and self.tree.pid > 0  # else nothing was written
-        losses = (self.copier.words if self.copier and copied else "", self.spool.lost if self.spool else "")
+        copier = self.copier if self.spool and self.tree.pid > 0 else None  # else nothing was written
+        losses = (copier.words if copier else "", self.spool.lost if self.spool else "")
         error = "; ".join(filter(None, (self.error, *losses)))
         end: EndFields = {
             "cause": self.cause,

@@ -25,7 +25,8 @@ from contextlib import suppress
 
 from stoker.agent.runner.files import opened, write_all
 from stoker.agent.runner.output.spool import drop, kept_bytes
-from stoker.agent.runner.protocol import SPOOL_NAME
+from stoker.agent.runner.process.procfs import read_file
+from stoker.agent.runner.protocol import CHECKPOINTS_NAME, SPOOL_NAME
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -36,8 +37,6 @@ _WORK_NAME: Final = "work"
 _HOSTS_NAME: Final = "hosts"
 _NOTICES_NAME: Final = "notices"
 _TRASH_NAME: Final = "trash"
-_CHECKPOINTS_NAME: Final = "checkpoints"
-"""Where the agent has the folders for checkpoints unless its settings name another place."""
 _SCRIPT_NAME: Final = ".script"
 _TMP_NAME: Final = ".tmp"
 _FOLDER_MODE: Final = 0o700
@@ -79,7 +78,8 @@ class OutputRetention:
         self._host_files: dict[str, tuple[str, int]] = {}
         """Of live tasks, by key."""
         self._spares_made = 0
-        self._checkpoints = f"{data_dir}/{_CHECKPOINTS_NAME}" if _is_plain(f"{data_dir}/{_CHECKPOINTS_NAME}") else ""
+        checkpoints = f"{data_dir}/{CHECKPOINTS_NAME}"
+        self._checkpoints = checkpoints if _is_plain(checkpoints) else ""
         """Empty = they are on other storage, which may hang: nothing there is touched here."""
         self._checkpoint_folders: dict[str, str] = {}
         """Of live tasks of the runner's account, by key; tasks of one job share one."""
@@ -345,10 +345,9 @@ def _is_ours(found: os.stat_result, mode: int) -> bool:
 
 def _is_plain(path: str) -> bool:
     """Whether this name in a folder of ours is neither a link nor where something is mounted. Never asks storage."""
-    with opened("/proc/self/mountinfo", os.O_RDONLY) as file:
-        mounts = b"".join(iter(lambda: os.read(file, 1 << 16), b""))
     at = os.fsencode(path)
-    return not os.path.islink(path) and at.split() == [at] and b" %b " % at not in mounts
+    mounts = read_file("/proc/self/mountinfo")
+    return bool(mounts) and not os.path.islink(path) and at.split() == [at] and b" %b " % at not in mounts
 
 
 def _attempt(key: str) -> str:
